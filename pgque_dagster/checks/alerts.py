@@ -24,6 +24,7 @@ from .lag import too_far_behind
 # The problem of dead letters is over after this time without new ones.
 _QUIET = timedelta(hours=1)
 _DEAD_LETTERS = "dead_letters"
+_MISSING = "queue"
 _DATABASE = Problem("", "database")
 _PARKED = "held_batch"
 
@@ -87,7 +88,7 @@ def build_pgque_alerts(
     one fails.
 
     Args:
-        queues: the queues' names.
+        queues: the queues' names. The first evaluation does not call because one does not exist.
         notify: is called with each alert. It should return within seconds.
         database: the key of the PgqueResource whose database has the queues.
         max_lag: how far a consumer may be behind; None leaves this to the health check
@@ -135,6 +136,10 @@ def build_pgque_alerts(
         try:
             with pgque.client() as client:
                 found = _health_findings(client, queues, of)
+                if not context.cursor:
+                    # The resource may create the queues just now.
+                    for queue in queues:
+                        del found[Problem(queue, _MISSING)]
                 found |= _of_consumers(client, queues, max_lag)
                 for queue, last, detail in _newest_dead_letters(of, client, queues):
                     is_new = last.id > newest.get(queue, 0) or now - last.time < _QUIET
@@ -209,7 +214,7 @@ def _health_findings(
         is_missing = queue not in existing
         how = f"it does not exist. {how_to_create(queue, database)}"
         detail = how if is_missing else "it exists"
-        found[Problem(queue, "queue")] = _Finding(is_missing, detail)
+        found[Problem(queue, _MISSING)] = _Finding(is_missing, detail)
     return found
 
 

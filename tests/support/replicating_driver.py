@@ -1,6 +1,6 @@
-"""A program that applies the next batch to the replica of public.t, and kills itself at a point.
+"""A program that applies the next batch to replicas, and kills itself at a point.
 
-python -m tests.support.replicating_driver <delta or postgres> <url> <place> <point> <file>
+python -m tests.support.replicating_driver <delta or postgres> <url> <place> <point> <tables> <file>
 """
 
 import os
@@ -16,7 +16,7 @@ from tests.support.replication import DeltaReplication, PostgresReplication, Rep
 
 
 def main() -> None:
-    kind, url, place, point = sys.argv[1:5]
+    kind, url, place, point, tables = sys.argv[1:6]
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
         SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
@@ -26,7 +26,7 @@ def main() -> None:
         if kind == "delta"
         else PostgresReplication(url, spark, place)
     )
-    replication.tables = ["public.t"]
+    replication.tables = [*tables.split(",")]
     faults = Faults(replication, pytest.MonkeyPatch())
     faults.set(point, 0, lambda: os.killpg(os.getpid(), SIGKILL))
     replication.run()

@@ -29,7 +29,7 @@ from pgque_dagster.spark.replicas.replica import replicate
 from pgque_dagster.spark.replicas.target import DeltaReplicas, IcebergReplicas, LakeReplicas
 from pgque_dagster.spark.replicas.verify import verify
 from pgque_dagster.spark.sinks.iceberg.output import RECORD
-from pgque_dagster.spark.sinks.tables import TableSink
+from pgque_dagster.spark.sinks.tables import INCARNATION, TableSink
 from tests.support.lakes import iceberg_catalog
 
 QUEUE, CONSUMER = "changes", "lake"
@@ -113,15 +113,16 @@ class Replication:
             batch.claim.ack() if ack else batch.claim.release()
             return done
 
-    def catch_up(self) -> None:
-        """Ticks, and applies all batches."""
+    def catch_up(self) -> list[Replicated | Apart]:
+        """Ticks, and applies all batches. Returns what the last one did."""
         self.tick()
+        done: list[Replicated | Apart] = []
         while True:
             with Client(self.url) as client:
                 batch = self.claim(client)
                 if batch is None:
-                    return
-                self.replicate(batch, self.tables)
+                    return done
+                done = self.replicate(batch, self.tables)
                 batch.claim.ack()
 
     def source(self, table: str) -> list[Row]:
@@ -295,3 +296,22 @@ def rows_of(url: str, table: str) -> list[Row]:
         rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
     # By name, because a replica that was altered may have its columns in another order.
     return sorted(({name: row[name] for name in sorted(names)} for row in rows), key=repr)
+
+
+def adopt(replication: Replication, refusal: str) -> None:
+    """Says that the replicas may go on with the database as it is, as the refusal tells."""
+    if isinstance(replication, PostgresReplication):
+        start = refusal.index("update ")
+        replication.there(refusal[start : refusal.index(";", start)])
+        return
+    with replication.connect() as db:
+        ((incarnation,),) = db.execute("select pgque.incarnation()::text").fetchall()
+    properties = {INCARNATION: incarnation}
+    for name in [TableSpec.of(each).source for each in replication.tables]:
+        if isinstance(replication, IcebergReplication):
+            with replication.table(name).transaction() as change:
+                change.set_properties(properties)
+        elif isinstance(replication, DeltaReplication):
+            replication.table(name).alter.set_table_properties(
+                properties, raise_if_not_exists=False
+            )

@@ -33,12 +33,12 @@ from ..operation import Call
 from ..plans import tick_range_plan
 from ..source_tables import SourceTable
 from ..table_spec import TableSpec
-from .standing import Log, Standing, find_standings, forget
+from .standing import Log, ReplicaChanged, Standing, find_standings, forget
 
 # What concerns all tables, beside errors of a database that pass.
 _OF_ALL = (BatchNotOpen, ConnectionFailed, LeaseLost, StaleReadPlan, TargetOutOfStep)
-# What a row is the cause of, and so one table alone.
-_OF_VALUES = (MalformedPayload, TargetRefused)
+# What concerns one table alone: a row of it, or what somebody did to its replica.
+_OF_ONE = (MalformedPayload, ReplicaChanged, TargetRefused)
 # Of the events that a table missed.
 _SLICES = 4
 # Of a reason, so many letters are kept.
@@ -157,13 +157,13 @@ class BatchTables:
             Those that do. These may be all: then the ack alone records the batch.
 
         Raises:
-            Exception: that of the first table that failed, if no table has the batch and no value
-                is the cause.
+            Exception: that of the first table that failed, if no table has the batch and something
+                else than rows or replicas may be the cause.
         """
         done = [name for name in self.tried if name not in self._failed]
-        # What stops all tables is the target's trouble, unless each has a value as its cause.
+        # What stops all tables is the target's trouble, unless each has a cause of its own.
         new = [error for name, error in self._failed.items() if name not in self._noted]
-        others = [each for each in new if not isinstance(each, _OF_VALUES) or passes(each)]
+        others = [each for each in new if not isinstance(each, _OF_ONE) or passes(each)]
         if others and not done:
             raise others[0]
         apart = []

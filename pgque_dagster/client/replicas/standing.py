@@ -34,6 +34,10 @@ TRUNCATED = "it was truncated"
 Log = Callable[[str], object]
 
 
+class ReplicaChanged(InvalidArgument):
+    """Somebody else has written a replica."""
+
+
 @dataclass(frozen=True)
 class Replicated:
     """What a batch did to a replica.
@@ -121,7 +125,11 @@ class Standing:
         return None
 
     def copy_reason(
-        self, stored: str | None, kinds: Set[str], later: Callable[[], Set[str]]
+        self,
+        stored: str | None,
+        kinds: Set[str],
+        later: Callable[[], Set[str]],
+        foreign_version: int | None = None,
     ) -> str | None:
         """Returns why the table must be copied; None if changes can be applied.
 
@@ -129,10 +137,12 @@ class Standing:
             stored: the snapshot of the copy that the replica has; None without one.
             kinds: the types of the table's events in the batch.
             later: returns the types of those that are not in the last copy.
+            foreign_version: the replica's newest version, if somebody else wrote rows in it.
 
         Raises:
             InvalidArgument: if the table is not captured, or is replicated by append and had other
                 changes than inserts.
+            ReplicaChanged: if somebody else has written the replica, and nobody asked for a copy.
         """
         if not self.is_captured:
             raise InvalidArgument(
@@ -152,6 +162,16 @@ class Standing:
             )
         if self.why_unknown is not None:
             return self.why_unknown
+        asked = later() & {COPY, TRUNCATE} if kinds & {COPY, TRUNCATE} else set()
+        if asked:
+            return TRUNCATED if TRUNCATE in asked else "somebody asked for it"
+        if foreign_version is not None:
+            raise ReplicaChanged(
+                f"somebody else has written the replica of {self.source.name} since its last "
+                f"batch: its newest version {foreign_version} is not ours",
+                "Run the job that repairs: it has the table copied again, which replaces what was "
+                "written there.",
+            )
         if stored is None:
             return "the target has no copy of it"
         if stored != self.copied.transactions:
@@ -159,12 +179,6 @@ class Standing:
             return "the replica holds another copy than the one that was acked"
         if REDELIVERED in kinds:
             return "changes were delivered again, after later ones"
-        if kinds & {COPY, TRUNCATE}:
-            found = later()
-            if TRUNCATE in found:
-                return TRUNCATED
-            if COPY in found:
-                return "somebody asked for it"
         return None
 
     def unappended(self, kinds: Set[str]) -> list[str]:

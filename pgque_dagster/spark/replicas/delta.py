@@ -27,7 +27,18 @@ from .target import DeltaReplicas
 
 _RECORD = "pgque"
 # Commits that change no row.
-_MAINTENANCE = ("OPTIMIZE", "VACUUM START", "VACUUM END", "ADD FEATURE", "SET TBLPROPERTIES")
+_MAINTENANCE = (
+    *("OPTIMIZE", "REORG", "VACUUM START", "VACUUM END", "CLUSTER BY", "COMPUTE STATS"),
+    *(
+        "ADD FEATURE",
+        "DROP FEATURE",
+        "UPGRADE PROTOCOL",
+        "SET TBLPROPERTIES",
+        "UNSET TBLPROPERTIES",
+    ),
+    *("ADD CONSTRAINT", "DROP CONSTRAINT", "UPDATE FIELD METADATA", "UPDATE TABLE METADATA"),
+)
+_CREATION = "CREATE TABLE"
 # How many of the newest commits may be those.
 _COMMITS = 100
 
@@ -62,16 +73,13 @@ class DeltaReplica(LakeReplica[DeltaTable]):
         except TableNotFoundError:
             return None
         self.check(table.metadata().configuration)
-        return table.version(), self.last_record(table)
+        last = _last_commit(table)
+        is_new = last.get("operation") in (None, _CREATION)
+        return (None, None) if is_new else (table.version(), last.get(_RECORD))
 
     def last_record(self, table: DeltaTable) -> dict[str, Any] | None:
         """Returns the record of the last commit that changed rows."""
-        for commit in table.history(_COMMITS):
-            if record := commit.get(_RECORD):
-                return dict(record)
-            if commit.get("operation") not in _MAINTENANCE:
-                break
-        return None
+        return _last_commit(table).get(_RECORD)
 
     @contextmanager
     def attempt(self, batch: SparkBatch, copied: str, columns: t.StructType) -> Iterator["_Output"]:
@@ -81,6 +89,14 @@ class DeltaReplica(LakeReplica[DeltaTable]):
     def read(self, spark: SparkSession, version: int | None) -> DataFrame:
         """Returns the rows of a version."""
         return self.sink.read(spark, version)
+
+
+def _last_commit(table: DeltaTable) -> dict[str, Any]:
+    """Returns the last commit that is more than maintenance; an empty one if none is found."""
+    for commit in table.history(_COMMITS):
+        if _RECORD in commit or commit.get("operation") not in _MAINTENANCE:
+            return commit
+    return {}
 
 
 class _Output(ReplicaOutput[DeltaTable], DeltaOutput):

@@ -83,8 +83,9 @@ class IcebergReplica(LakeReplica[Table]):
             except NoSuchTableError:
                 return None
         self.check(table.properties)
-        version, stored = table.metadata.current_snapshot_id, stored_columns(table)
-        return version, self.last_record(table) if self.fits(stored) else None
+        if not self.fits(stored_columns(table)):
+            return None, None
+        return table.metadata.current_snapshot_id, self.last_record(table)
 
     def last_record(self, table: Table) -> dict[str, Any] | None:
         """Returns the record of the last commit that changed rows."""

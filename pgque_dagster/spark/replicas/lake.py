@@ -239,21 +239,23 @@ class LakeReplica(ABC, Generic[Table]):
         check_kept_by(name, properties.get(_KEPT_BY, HARD), self.properties[_KEPT_BY])
 
     def state(self) -> ReplicaState | None:
-        """Returns the newest version with what it has.
-
-        None if there is no table, or rows in it may be somebody else's.
-        """
+        """Returns the newest version with what it has; None if no batch can follow it."""
         version, record = self.newest() or (None, None)
         if version is None or record is None:
             return None
         return ReplicaState(version, record["tick_id"], record["copied"], record["attempt"])
 
+    def foreign_version(self) -> int | None:
+        """Returns the newest version if rows in it are somebody else's; None if they are not."""
+        version, record = self.newest() or (None, None)
+        return version if record is None else None
+
     @abstractmethod
     def newest(self) -> tuple[int | None, dict[str, Any] | None] | None:
         """Returns the newest version, and the record of the last commit that changed rows.
 
-        None if there is no table. There is no version before the first commit of rows, and no
-        record if rows may be somebody else's.
+        None if there is no table. There is no version before the first commit of rows, or if the
+        columns are others, and no record if the last commit is somebody else's.
 
         Raises:
             InvalidArgument: as for `check`.

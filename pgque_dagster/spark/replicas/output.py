@@ -117,7 +117,7 @@ class ReplicaOutput(TableOutput[Table]):
             if self.changes is not None and not self._follows(state):
                 raise InvalidArgument(
                     f"somebody has written {self._sink.name} meanwhile, or it is new",
-                    "Run the batch again: it copies the table as it is then.",
+                    "Run the batch again: it looks at the table as it is then.",
                 )
             stored = self.last_batch(state)
             if stored is None or stored < self.batch.batch_id:

@@ -103,6 +103,7 @@ def _replicate_one(
     replica = replica_of(target, source, owner, claim.session)
     with replica.sink.errors(BatchIdentity.of(claim)):
         state = replica.state()
+        foreign_version = None if state else replica.foreign_version()
     noted_tick = tables.noted_tick(name)
     if noted_tick is not None and state is not None and standing.why_unknown is None:
         # An attempt whose ack is missing may have applied some of it, and append adds rows once.
@@ -113,7 +114,8 @@ def _replicate_one(
         kinds = {row.kind for row in events.select(_kind()).distinct().collect()}
     if copied is not None:
         events = events.where(is_after(copied.transactions))
-    reason = standing.copy_reason(state.copied if state else None, kinds, partial(_kinds, events))
+    stored = state.copied if state else None
+    reason = standing.copy_reason(stored, kinds, partial(_kinds, events), foreign_version)
     if copied is None or reason is not None:
         log(f"copying {source.name}: {reason}")
         return _copy(batch, standing, replica, str(reason), state, log)

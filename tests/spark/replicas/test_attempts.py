@@ -13,10 +13,9 @@ from tests.support.replication import (
     CONSUMER,
     QUEUE,
     DeltaReplication,
-    PostgresReplication,
     Replication,
 )
-from tests.support.signals import signalled
+from tests.support.replication_killed import killed_at
 
 
 def prepare(replication: Replication) -> None:
@@ -42,14 +41,7 @@ def test_a_process_that_is_killed_loses_and_repeats_nothing(
     replication: Replication, tmp_path: Path, point: str
 ) -> None:
     prepare(replication)
-    if isinstance(replication, DeltaReplication):
-        kind, place = "delta", str(replication.folder)
-    else:
-        assert isinstance(replication, PostgresReplication)
-        kind, place = "postgres", str(replication.target.url)
-
-    arguments = (kind, replication.url, place, point)
-    with signalled("replicating_driver", *arguments, log=tmp_path / "log"):
+    with killed_at(replication, point, tmp_path / "log"):
         end_leases(replication)
         replication.run()
 

@@ -4,15 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from pgque_dagster.client.errors import InvalidArgument, TargetOutOfStep
-from pgque_dagster.spark.sinks.tables import INCARNATION
 from tests.support.databases import empty_database
 from tests.support.replica_faults import Faults
 from tests.support.replica_model import Model
-from tests.support.replica_writers import TABLES
 from tests.support.replicas import cut_off, replicas
 from tests.support.replication import (
     CONSUMER,
@@ -21,26 +18,8 @@ from tests.support.replication import (
     IcebergReplication,
     PostgresReplication,
     Replication,
+    adopt,
 )
-
-
-def adopt(replication: Replication, refusal: str) -> None:
-    """Says that the replicas may go on with the database as it is, as the refusal tells."""
-    with replication.connect() as db:
-        ((incarnation,),) = db.execute("select pgque.incarnation()::text").fetchall()
-    properties = {INCARNATION: incarnation}
-    if isinstance(replication, PostgresReplication):
-        replication.there(
-            refusal[refusal.index("update ") : refusal.index(";", refusal.index("update "))]
-        )
-        return
-    for name in TABLES:
-        if isinstance(replication, IcebergReplication):
-            with replication.table(name).transaction() as change:
-                change.set_properties(properties)
-        elif isinstance(replication, DeltaReplication):
-            table: DeltaTable = replication.table(name)
-            table.alter.set_table_properties(properties, raise_if_not_exists=False)
 
 
 @pytest.mark.slow

@@ -4,16 +4,26 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from pgque_dagster.client import Client
+from pgque_dagster.client.captured_tables import copy_again
 from pgque_dagster.client.errors import InvalidArgument
+from pgque_dagster.client.replicas.apart import Apart
+from pgque_dagster.client.replicas.standing import Replicated
 from pgque_dagster.spark.replicas import delta, replica
 from pgque_dagster.spark.replicas import iceberg as replicas
-from pgque_dagster.spark.sinks.tables import INCARNATION
 from tests.client.consumer.support import expire_leases
 from tests.support.queues import PATIENCE_SECONDS
 from tests.support.replica_faults import Faults
-from tests.support.replication import DeltaReplication, IcebergReplication, LakeReplication
+from tests.support.replication import (
+    CONSUMER,
+    QUEUE,
+    DeltaReplication,
+    IcebergReplication,
+    LakeReplication,
+    adopt,
+)
 
 TYPES = (
     "create table t (id smallint primary key, b bigint, r real, f float8, n numeric(12,3),"
@@ -82,18 +92,10 @@ def test_another_incarnation_stops_until_somebody_decides(lake: LakeReplication)
     lake.catch_up()
     lake.sql("select pgque.renew_incarnation(); insert into t values (2)")
     lake.tick()
-    with pytest.raises(InvalidArgument, match="incarnation"):
+    with pytest.raises(InvalidArgument, match="incarnation") as refused:
         lake.run()
     assert lake.replica("public.t") == [{"id": 1}]
-    with lake.connect() as db:
-        ((incarnation,),) = db.execute("select pgque.incarnation()::text").fetchall()
-    adopted = {INCARNATION: incarnation}
-    if isinstance(lake, IcebergReplication):
-        with lake.table("public.t").transaction() as change:
-            change.set_properties(adopted)
-    else:
-        alter = lake.table("public.t").alter  # type: ignore[attr-defined]
-        alter.set_table_properties(adopted, raise_if_not_exists=False)
+    adopt(lake, str(refused.value))
     lake.catch_up()
     lake.check()
 
@@ -140,19 +142,57 @@ def test_a_compaction_while_files_are_written_loses_nothing(
     assert len(iceberg.files("public.t")) == 1
 
 
-@pytest.mark.parametrize("change", ["rows", "columns"])
-def test_a_replica_that_somebody_changed_is_copied_again(
-    iceberg: IcebergReplication, change: str
+def test_a_replica_whose_rows_somebody_changed_stands_apart_until_it_is_repaired(
+    lake: LakeReplication,
+) -> None:
+    lake.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
+    lake.capture("public.t")
+    lake.catch_up()
+    lake.repeat_rows("public.t", as_ours=False)
+    for number in (2, 3):
+        lake.sql(f"insert into t values ({number}, 1)")
+        lake.sql("update pgque.replica_apart set retry_at = now()")
+        (apart,) = lake.catch_up()
+        assert isinstance(apart, Apart)
+        assert "somebody else has written the replica of public.t" in apart.reason
+        assert "Run the job that repairs" in apart.reason
+    assert len(lake.copied) == 3, "one copy, and two messages"
+    assert len(lake.arrow("public.t")) == 2, "what somebody wrote is there still"
+
+    with Client(lake.url) as client:
+        copy_again(client, QUEUE, CONSUMER, "public.t")
+    lake.catch_up()
+    lake.check()
+    assert lake.verify().is_equal
+
+
+def test_a_new_replica_without_rows_is_nobody_elses(delta: DeltaReplication) -> None:
+    delta.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
+    delta.capture("public.t")
+    delta.catch_up()
+    table = delta.table("public.t")
+    configuration, schema = table.metadata().configuration, table.schema()
+    delta.rename("t", "moved")
+    DeltaTable.create(
+        str(delta.folder / "public" / "t"),
+        schema,
+        configuration=configuration,
+        raise_if_key_not_exists=False,
+    )
+
+    (done,) = delta.run()
+    assert isinstance(done, Replicated) and done.reason == "the target has no copy of it"
+    delta.check()
+
+
+def test_a_replica_whose_columns_somebody_changed_is_copied_again(
+    iceberg: IcebergReplication,
 ) -> None:
     iceberg.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
     iceberg.capture("public.t")
     iceberg.catch_up()
-    table = iceberg.table("public.t")
-    if change == "rows":
-        table.append(iceberg.arrow("public.t"))
-    else:
-        with table.update_schema() as update:
-            update.delete_column("v")
+    with iceberg.table("public.t").update_schema() as update:
+        update.delete_column("v")
     assert "somebody else changed" in (iceberg.verify().why_not or "")
     iceberg.sql("insert into t values (2, 2)")
     iceberg.catch_up()

@@ -10,6 +10,7 @@ from deltalake import write_deltalake
 
 from pgque_dagster.client import Client, InvalidArgument, PgqueError
 from pgque_dagster.client.captured_tables import copy_again
+from pgque_dagster.client.replicas.apart import Apart
 from pgque_dagster.client.replicas.deletes import DELETED_TICK, FROM_TICK, TO_TICK
 from pgque_dagster.client.replicas.standing import Replicated
 from pgque_dagster.spark.replicas import lake as lake_replicas
@@ -101,6 +102,11 @@ def test_a_commit_of_somebody_else_beside_an_attempt_is_found(
     faults.set(point, 0, lambda: lake.repeat_rows("public.t", as_ours=False))
     with pytest.raises(InvalidArgument, match="somebody has written"):
         lake.run()
+    if not repairs:
+        (apart,) = lake.catch_up()
+        assert isinstance(apart, Apart), "nobody asked for a copy, which replaces that commit"
+        with Client(lake.url) as client:
+            copy_again(client, QUEUE, CONSUMER, "public.t")
     lake.catch_up()
     lake.check()
 
