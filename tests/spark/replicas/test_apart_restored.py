@@ -70,6 +70,7 @@ def test_a_table_that_stands_apart_in_a_dump_is_exact_after_it_is_restored(
     with empty_database(server) as url:
         restore(server, tmp_path / "dump", url)
         replication.url = url
+        replication.sql("select pgque.adopt_restored_database()")
         assert [name for name, *_ in noted(replication)] == ["public.b"]
         insert(replication, 5)
         replication.tick()

@@ -179,6 +179,8 @@ def test_a_new_replica_without_rows_is_nobody_elses(delta: DeltaReplication) -> 
         configuration=configuration,
         raise_if_key_not_exists=False,
     )
+    delta.sql("insert into t values (2, 2)")
+    delta.tick()
 
     (done,) = delta.run()
     assert isinstance(done, Replicated) and done.reason == "the target has no copy of it"
