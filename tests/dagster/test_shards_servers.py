@@ -164,7 +164,7 @@ class Story:
                 assert self.all[match[1]].dumped, told
                 # Just before: a run of the old database that was paused may have stored rows.
                 forget(self.sharded, match[1], self.all[match[1]].again)
-                adopt(self.sharded, told, match[1])
+                adopt(self.sharded, told)
         return not isinstance(found, str)
 
     def empty_disks(self) -> None:
