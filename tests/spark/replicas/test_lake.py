@@ -166,6 +166,26 @@ def test_a_replica_whose_rows_somebody_changed_stands_apart_until_it_is_repaired
     assert lake.verify().is_equal
 
 
+@pytest.mark.parametrize("script", ["alter table t add c int", "truncate t"])
+def test_what_somebody_wrote_is_not_replaced_by_a_copy_that_nobody_asked_for(
+    delta: DeltaReplication, script: str
+) -> None:
+    delta.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
+    delta.capture("public.t")
+    delta.catch_up()
+    delta.repeat_rows("public.t", as_ours=False)
+    delta.sql(script)
+    delta.sql("insert into t values (2, 1)")
+    (apart,) = delta.catch_up()
+    assert isinstance(apart, Apart)
+    assert "somebody else has written the replica of public.t" in apart.reason
+    assert len(delta.arrow("public.t")) == 2, "what somebody wrote is there still"
+    with Client(delta.url) as client:
+        copy_again(client, QUEUE, CONSUMER, "public.t")
+    delta.catch_up()
+    delta.check()
+
+
 def test_a_new_replica_without_rows_is_nobody_elses(delta: DeltaReplication) -> None:
     delta.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
     delta.capture("public.t")
@@ -180,6 +200,7 @@ def test_a_new_replica_without_rows_is_nobody_elses(delta: DeltaReplication) -> 
         raise_if_key_not_exists=False,
     )
 
+    delta.tick()
     (done,) = delta.run()
     assert isinstance(done, Replicated) and done.reason == "the target has no copy of it"
     delta.check()
