@@ -186,6 +186,27 @@ def test_what_somebody_wrote_is_not_replaced_by_a_copy_that_nobody_asked_for(
     delta.check()
 
 
+@pytest.mark.parametrize("is_acked", [True, False])
+def test_a_replica_is_followed_after_more_maintenance_than_is_read_at_once(
+    delta: DeltaReplication, monkeypatch: pytest.MonkeyPatch, is_acked: bool
+) -> None:
+    monkeypatch.setattr("pgque_dagster.spark.replicas.delta._COMMITS", 2)
+    delta.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
+    delta.capture("public.t")
+    delta.catch_up()
+    delta.sql("insert into t values (2, 1)")
+    delta.tick()
+    delta.run(ack=is_acked)
+    for days in (30, 31, 32):
+        log = {"delta.logRetentionDuration": f"interval {days} days"}
+        delta.table("public.t").alter.set_table_properties(log)
+    assert delta.verify().is_equal
+    delta.sql("insert into t values (3, 1)")
+    delta.catch_up()
+    delta.check()
+    assert len(delta.copied) == 1
+
+
 def test_a_new_replica_without_rows_is_nobody_elses(delta: DeltaReplication) -> None:
     delta.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
     delta.capture("public.t")
