@@ -1,5 +1,6 @@
 """Replicas in the lake: one commit a batch, which replaces only files with changed rows."""
 
+from datetime import datetime, timedelta
 from threading import Event, Thread
 from typing import Any
 
@@ -205,6 +206,25 @@ def test_a_replica_is_followed_after_more_maintenance_than_is_read_at_once(
     delta.catch_up()
     delta.check()
     assert len(delta.copied) == 1
+
+
+def test_another_engines_compaction_is_followed_also_when_what_it_compacted_has_expired(
+    iceberg: IcebergReplication,
+) -> None:
+    iceberg.sql("create table t (id int primary key, v int)")
+    iceberg.capture("public.t")
+    for number in (1, 2):
+        iceberg.sql(f"insert into t values ({number}, 1)")
+        iceberg.catch_up()
+    iceberg.compact("public.t")
+    later = datetime.now() + timedelta(days=1)
+    iceberg.table("public.t").maintenance.expire_snapshots().older_than(later).commit()
+    assert len(iceberg.table("public.t").snapshots()) == 1
+    assert iceberg.verify().is_equal
+    iceberg.sql("insert into t values (3, 1)")
+    iceberg.catch_up()
+    iceberg.check()
+    assert len(iceberg.copied) == 1
 
 
 def test_a_new_replica_without_rows_is_nobody_elses(delta: DeltaReplication) -> None:
