@@ -91,8 +91,8 @@ class IcebergReplica(LakeReplica[Table]):
 
     def last_record(self, table: Table) -> dict[str, Any] | None:
         """Returns the record of the last commit that changed rows."""
-        last = json.loads(table.properties.get(_LAST, '{"number": -1}'))
-        found = None
+        last = json.loads(table.properties.get(_LAST, '{"number": null}'))
+        number, found = last["number"], None
         for snapshot in history(table):
             if record := summary_of(snapshot).get(RECORD):
                 return dict(json.loads(record))
@@ -100,7 +100,8 @@ class IcebergReplica(LakeReplica[Table]):
             if snapshot.summary is None or snapshot.summary.operation != Operation.REPLACE:
                 return None
             # Ours may have expired since: then this one is the first that came after it.
-            found = last.get("record") if snapshot.sequence_number == last["number"] + 1 else None
+            is_next = number is not None and snapshot.sequence_number == number + 1
+            found = last.get("record") if is_next else None
         return found
 
     def columns(self, stored: Iterable[t.StructField] = ()) -> t.StructType:
@@ -184,8 +185,9 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
                 overwrite.delete_data_file(old)
             for new in entries_of(change, state.location(), self.files):
                 overwrite.append_data_file(new)
-        last = {"number": change.table_metadata.last_sequence_number, "record": self.record}
-        change.set_properties({_LAST: json.dumps(last)})
+        if newest := change.table_metadata.snapshot_by_name("main"):
+            last = {"number": newest.sequence_number, "record": self.record}
+            change.set_properties({_LAST: json.dumps(last)})
         self.version = committed_snapshot(change)
         if self._replica.deletes == HARD:
             self.grew_by = self.rows - sum(old.record_count for old in files)
