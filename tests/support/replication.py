@@ -6,11 +6,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psycopg
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.update import snapshot
 from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Client
@@ -243,7 +246,7 @@ class IcebergReplication(LakeReplication):
         catalog.create_table(f"public.{name}", pa.schema({"id": pa.int64()}), location)
 
     def commits(self, table: str) -> list[Row]:
-        summaries = (snapshot.summary for snapshot in reversed(self.table(table).snapshots()))
+        summaries = (each.summary for each in reversed(self.table(table).snapshots()))
         found = [each.additional_properties.get(RECORD) if each else None for each in summaries]
         return [json.loads(record) if record else {} for record in found]
 
@@ -254,6 +257,23 @@ class IcebergReplication(LakeReplication):
         last = json.dumps(next(each for each in self.commits(table) if each))
         record = {RECORD: last} if as_ours else {}
         self.table(table).append(self.arrow(table), snapshot_properties=record)
+
+    def compact(self, table: str) -> None:
+        """Has another engine rewrite the files, in a snapshot that pyiceberg cannot make itself."""
+        found, summaries = self.table(table), snapshot.update_snapshot_summaries
+
+        def replacing(*arguments: Any, **options: Any) -> Summary:
+            done = summaries(*arguments, **options)
+            return Summary(Operation.REPLACE, **done.additional_properties)
+
+        with (
+            patch.object(snapshot, "update_snapshot_summaries", replacing),
+            found.transaction() as change,
+            change.update_snapshot().overwrite() as overwrite,
+        ):
+            for task in found.scan().plan_files():
+                overwrite.delete_data_file(task.file)
+                overwrite.append_data_file(task.file)
 
 
 class PostgresReplication(Replication):

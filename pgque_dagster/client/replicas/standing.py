@@ -160,18 +160,19 @@ class Standing:
                 "Run the job that repairs: it has the table copied again. If this goes on, give "
                 "the table a key, and leave out mode: append.",
             )
-        if self.why_unknown is not None:
-            return self.why_unknown
         asked = later() & {COPY, TRUNCATE} if kinds & {COPY, TRUNCATE} else set()
-        if asked:
-            return TRUNCATED if TRUNCATE in asked else "somebody asked for it"
-        if foreign_version is not None:
+        # Of all copies, only one that somebody asks for may replace what somebody wrote.
+        if foreign_version is not None and COPY not in asked:
             raise ReplicaChanged(
                 f"somebody else has written the replica of {self.source.name} since its last "
                 f"batch: its newest version {foreign_version} is not ours",
                 "Run the job that repairs: it has the table copied again, which replaces what was "
                 "written there.",
             )
+        if self.why_unknown is not None:
+            return self.why_unknown
+        if asked:
+            return TRUNCATED if TRUNCATE in asked else "somebody asked for it"
         if stored is None:
             return "the target has no copy of it"
         if stored != self.copied.transactions:

@@ -39,7 +39,7 @@ _MAINTENANCE = (
     *("ADD CONSTRAINT", "DROP CONSTRAINT", "UPDATE FIELD METADATA", "UPDATE TABLE METADATA"),
 )
 _CREATION = "CREATE TABLE"
-# How many of the newest commits may be those.
+# So many of the newest commits are read before all of them are.
 _COMMITS = 100
 
 
@@ -93,10 +93,18 @@ class DeltaReplica(LakeReplica[DeltaTable]):
 
 def _last_commit(table: DeltaTable) -> dict[str, Any]:
     """Returns the last commit that is more than maintenance; an empty one if none is found."""
-    for commit in table.history(_COMMITS):
+    for commit in _commits(table):
         if _RECORD in commit or commit.get("operation") not in _MAINTENANCE:
             return commit
     return {}
+
+
+def _commits(table: DeltaTable) -> Iterator[dict[str, Any]]:
+    """Yields the commits of a table, the newest first."""
+    newest = table.history(_COMMITS)
+    yield from newest
+    if len(newest) == _COMMITS:
+        yield from table.history()[_COMMITS:]
 
 
 class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
@@ -136,8 +144,7 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
 
     def records(self, state: DeltaTable) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yields the records of a table, the newest first, each with its version."""
-        # Without a limit, it reads the commits of all batches.
-        for commit in state.history(_COMMITS):
+        for commit in _commits(state):
             if record := commit.get(_RECORD):
                 yield int(commit["version"]), record
 

@@ -44,6 +44,8 @@ from .source import DELETED
 from .target import IcebergReplicas
 from .touched import files_with_keys, rows_of
 
+# The property with the record of the last commit, and the sequence number of its snapshot.
+_LAST = "pgque.last_commit"
 # How many changes one task writes.
 _TASK_ROWS = 1_000_000
 
@@ -89,13 +91,18 @@ class IcebergReplica(LakeReplica[Table]):
 
     def last_record(self, table: Table) -> dict[str, Any] | None:
         """Returns the record of the last commit that changed rows."""
+        last = json.loads(table.properties.get(_LAST, '{"number": null}'))
+        number, found = last["number"], None
         for snapshot in history(table):
             if record := summary_of(snapshot).get(RECORD):
                 return dict(json.loads(record))
             # Another engine's compaction changes no row.
             if snapshot.summary is None or snapshot.summary.operation != Operation.REPLACE:
-                break
-        return None
+                return None
+            # Ours may have expired since: then this one is the first that came after it.
+            is_next = number is not None and snapshot.sequence_number == number + 1
+            found = last.get("record") if is_next else None
+        return found
 
     def columns(self, stored: Iterable[t.StructField] = ()) -> t.StructType:
         """Returns the columns of the replica, as Iceberg has them, which knows no smallint."""
@@ -178,6 +185,9 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
                 overwrite.delete_data_file(old)
             for new in entries_of(change, state.location(), self.files):
                 overwrite.append_data_file(new)
+        if newest := change.table_metadata.snapshot_by_name("main"):
+            last = {"number": newest.sequence_number, "record": self.record}
+            change.set_properties({_LAST: json.dumps(last)})
         self.version = committed_snapshot(change)
         if self._replica.deletes == HARD:
             self.grew_by = self.rows - sum(old.record_count for old in files)

@@ -1,5 +1,6 @@
 """Replicas in the lake: one commit a batch, which replaces only files with changed rows."""
 
+from datetime import datetime, timedelta
 from threading import Event, Thread
 from typing import Any
 
@@ -166,6 +167,66 @@ def test_a_replica_whose_rows_somebody_changed_stands_apart_until_it_is_repaired
     assert lake.verify().is_equal
 
 
+@pytest.mark.parametrize("script", ["alter table t add c int", "truncate t"])
+def test_what_somebody_wrote_is_not_replaced_by_a_copy_that_nobody_asked_for(
+    delta: DeltaReplication, script: str
+) -> None:
+    delta.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
+    delta.capture("public.t")
+    delta.catch_up()
+    delta.repeat_rows("public.t", as_ours=False)
+    delta.sql(script)
+    delta.sql("insert into t values (2, 1)")
+    (apart,) = delta.catch_up()
+    assert isinstance(apart, Apart)
+    assert "somebody else has written the replica of public.t" in apart.reason
+    assert len(delta.arrow("public.t")) == 2, "what somebody wrote is there still"
+    with Client(delta.url) as client:
+        copy_again(client, QUEUE, CONSUMER, "public.t")
+    delta.catch_up()
+    delta.check()
+
+
+@pytest.mark.parametrize("is_acked", [True, False])
+def test_a_replica_is_followed_after_more_maintenance_than_is_read_at_once(
+    delta: DeltaReplication, monkeypatch: pytest.MonkeyPatch, is_acked: bool
+) -> None:
+    monkeypatch.setattr("pgque_dagster.spark.replicas.delta._COMMITS", 2)
+    delta.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
+    delta.capture("public.t")
+    delta.catch_up()
+    delta.sql("insert into t values (2, 1)")
+    delta.tick()
+    delta.run(ack=is_acked)
+    for days in (30, 31, 32):
+        log = {"delta.logRetentionDuration": f"interval {days} days"}
+        delta.table("public.t").alter.set_table_properties(log)
+    assert delta.verify().is_equal
+    delta.sql("insert into t values (3, 1)")
+    delta.catch_up()
+    delta.check()
+    assert len(delta.copied) == 1
+
+
+def test_another_engines_compaction_is_followed_also_when_what_it_compacted_has_expired(
+    iceberg: IcebergReplication,
+) -> None:
+    iceberg.sql("create table t (id int primary key, v int)")
+    iceberg.capture("public.t")
+    for number in (1, 2):
+        iceberg.sql(f"insert into t values ({number}, 1)")
+        iceberg.catch_up()
+    iceberg.compact("public.t")
+    later = datetime.now() + timedelta(days=1)
+    iceberg.table("public.t").maintenance.expire_snapshots().older_than(later).commit()
+    assert len(iceberg.table("public.t").snapshots()) == 1
+    assert iceberg.verify().is_equal
+    iceberg.sql("insert into t values (3, 1)")
+    iceberg.catch_up()
+    iceberg.check()
+    assert len(iceberg.copied) == 1
+
+
 def test_a_new_replica_without_rows_is_nobody_elses(delta: DeltaReplication) -> None:
     delta.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
     delta.capture("public.t")
@@ -182,6 +243,7 @@ def test_a_new_replica_without_rows_is_nobody_elses(delta: DeltaReplication) -> 
     delta.sql("insert into t values (2, 2)")
     delta.tick()
 
+    delta.tick()
     (done,) = delta.run()
     assert isinstance(done, Replicated) and done.reason == "the target has no copy of it"
     delta.check()
