@@ -3,6 +3,7 @@
 Each commit has an application transaction of the consumer, whose version is the batch.
 """
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,18 +30,11 @@ _RECORD = "pgque"
 # Commits that change no row.
 _MAINTENANCE = (
     *("OPTIMIZE", "REORG", "VACUUM START", "VACUUM END", "CLUSTER BY", "COMPUTE STATS"),
-    *(
-        "ADD FEATURE",
-        "DROP FEATURE",
-        "UPGRADE PROTOCOL",
-        "SET TBLPROPERTIES",
-        "UNSET TBLPROPERTIES",
-    ),
+    *("ADD FEATURE", "DROP FEATURE", "UPGRADE PROTOCOL"),
+    *("SET TBLPROPERTIES", "UNSET TBLPROPERTIES"),
     *("ADD CONSTRAINT", "DROP CONSTRAINT", "UPDATE FIELD METADATA", "UPDATE TABLE METADATA"),
 )
 _CREATION = "CREATE TABLE"
-# So many of the newest commits are read before all of them are.
-_COMMITS = 100
 
 
 class DeltaReplica(LakeReplica[DeltaTable]):
@@ -73,13 +67,33 @@ class DeltaReplica(LakeReplica[DeltaTable]):
         except TableNotFoundError:
             return None
         self.check(table.metadata().configuration)
-        last = _last_commit(table)
-        is_new = last.get("operation") in (None, _CREATION)
+        last = self._last_commit(table)
+        is_new = not last or last.get("operation") == _CREATION
         return (None, None) if is_new else (table.version(), last.get(_RECORD))
 
     def last_record(self, table: DeltaTable) -> dict[str, Any] | None:
         """Returns the record of the last commit that changed rows."""
-        return _last_commit(table).get(_RECORD)
+        return self._last_commit(table).get(_RECORD)
+
+    def _last_commit(self, table: DeltaTable) -> dict[str, Any]:
+        """Returns the last commit that is more than maintenance; an empty one if none is found."""
+        for commit in self.commits(table):
+            if _RECORD in commit or commit.get("operation") not in _MAINTENANCE:
+                return commit
+        return {}
+
+    def commits(self, table: DeltaTable) -> Iterator[dict[str, Any]]:
+        """Yields what each commit of a table says of itself, the newest first, with its version.
+
+        Delta's library reads many before it returns one, and holds Python's lock meanwhile.
+        """
+        for version in range(table.version(), -1, -1):
+            text = self.sink.storage.read(f"_delta_log/{version:020}.json")
+            if text is None:  # Delta removes old ones.
+                return
+            lines = (json.loads(line) for line in text.splitlines() if b"commitInfo" in line)
+            info = next((each["commitInfo"] for each in lines if "commitInfo" in each), {})
+            yield {**info, "version": version}
 
     @contextmanager
     def attempt(self, batch: SparkBatch, copied: str, columns: t.StructType) -> Iterator["_Output"]:
@@ -91,22 +105,6 @@ class DeltaReplica(LakeReplica[DeltaTable]):
         return self.sink.read(spark, version)
 
 
-def _last_commit(table: DeltaTable) -> dict[str, Any]:
-    """Returns the last commit that is more than maintenance; an empty one if none is found."""
-    for commit in _commits(table):
-        if _RECORD in commit or commit.get("operation") not in _MAINTENANCE:
-            return commit
-    return {}
-
-
-def _commits(table: DeltaTable) -> Iterator[dict[str, Any]]:
-    """Yields the commits of a table, the newest first."""
-    newest = table.history(_COMMITS)
-    yield from newest
-    if len(newest) == _COMMITS:
-        yield from table.history()[_COMMITS:]
-
-
 class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
     """The files of an attempt, to be published in a replica."""
 
@@ -115,6 +113,7 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
     ) -> None:
         super().__init__(replica.sink, batch.claim, columns, key=())
         self.replicate(replica, batch, copied)
+        self._commits = replica.commits
         for field, column in zip(self.fields, columns, strict=True):
             field["metadata"] = column.metadata
 
@@ -144,7 +143,7 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
 
     def records(self, state: DeltaTable) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yields the records of a table, the newest first, each with its version."""
-        for commit in _commits(state):
+        for commit in self._commits(state):
             if record := commit.get(_RECORD):
                 yield int(commit["version"]), record
 

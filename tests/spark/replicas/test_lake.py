@@ -188,10 +188,7 @@ def test_what_somebody_wrote_is_not_replaced_by_a_copy_that_nobody_asked_for(
 
 
 @pytest.mark.parametrize("is_acked", [True, False])
-def test_a_replica_is_followed_after_more_maintenance_than_is_read_at_once(
-    delta: DeltaReplication, monkeypatch: pytest.MonkeyPatch, is_acked: bool
-) -> None:
-    monkeypatch.setattr("pgque_dagster.spark.replicas.delta._COMMITS", 2)
+def test_a_replica_is_followed_after_maintenance(delta: DeltaReplication, is_acked: bool) -> None:
     delta.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
     delta.capture("public.t")
     delta.catch_up()

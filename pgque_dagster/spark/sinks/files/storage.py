@@ -216,6 +216,18 @@ class Storage:
             elif listed:
                 object_stores().delete(self.store(), listed)
 
+    def read(self, path: str) -> bytes | None:
+        """Returns the content of a file; None if there is no file.
+
+        Raises:
+            StorageFailed: if it cannot be read.
+        """
+        with self.errors("cannot be read"), suppress(FileNotFoundError):
+            if self.is_url:
+                return bytes(object_stores().get(self.store(), path).bytes())
+            return Path(self.location, path).read_bytes()
+        return None
+
     def source(self, path: str) -> Any:
         """Returns what Arrow reads a file from: its path, or an object of which it reads parts.
 
