@@ -92,7 +92,9 @@ class DeltaReplica(LakeReplica[DeltaTable]):
             if text is None:  # Delta removes old ones.
                 return
             lines = (json.loads(line) for line in text.splitlines() if b"commitInfo" in line)
-            info = next((each["commitInfo"] for each in lines if "commitInfo" in each), {})
+            info: dict[str, Any] = next(
+                (each["commitInfo"] for each in lines if "commitInfo" in each), {}
+            )
             yield {**info, "version": version}
 
     @contextmanager
