@@ -18,6 +18,7 @@ from demo import leftovers
 from pgque_dagster.embedded import EmbeddedPostgres
 from pgque_dagster.spark.cluster import class_archive
 from tests.support.debian import DEBIAN_VERSION, DebianPostgres
+from tests.support.formats import spare_a_format
 from tests.support.processor_time import ProcessorTime
 from tests.support.programs import is_installed
 
@@ -90,8 +91,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(ProcessorTime(config))
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out tests that need another server or program, and puts expensive files first."""
+    spare_a_format(items)
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(SLOW_TEST_SECONDS))

@@ -2,8 +2,9 @@
 
 import asyncio
 import dataclasses
+import itertools
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from inspect import getattr_static
@@ -102,6 +103,20 @@ MODES = {
     "array_nulls": setting("array_nulls", "off"),
     "bytea_output": setting("bytea_output", "escape"),
 }
+
+
+def cases() -> Iterator[Any]:
+    """Each mode by each face, with autocommit and without: one of the four by default."""
+    for number, mode in enumerate(MODES):
+        for way, (face, autocommit) in enumerate(
+            itertools.product((Client, AsyncClient), (True, False))
+        ):
+            is_default = way == number % 4 or mode in ("plain", "pipeline")
+            yield pytest.param(
+                *(mode, face, autocommit),
+                marks=() if is_default else pytest.mark.slow,
+                id=f"{mode}-{face.__name__}-{'autocommit' if autocommit else 'in_transaction'}",
+            )
 
 
 def plain(value: Any) -> Any:
@@ -254,9 +269,7 @@ def test_every_call_is_tried(expected: dict[str, Any]) -> None:
     assert set(calls) - set(expected) == set()
 
 
-@pytest.mark.parametrize("autocommit", [True, False], ids=["autocommit", "in_transaction"])
-@pytest.mark.parametrize("face", [Client, AsyncClient])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("mode", "face", "autocommit"), cases())
 def test_every_call_returns_the_same_in_each_mode(
     mode: str, face: type, autocommit: bool, database_url: str, expected: dict[str, Any]
 ) -> None:

@@ -111,6 +111,7 @@ def test_each_event_counts_once_wherever_spark_runs(
     assert [dead.count for dead in shop.client.dead_letter_counts("orders")] == [1]
 
 
+@pytest.mark.slow
 def test_executors_that_are_killed_midway_change_nothing(shop: Shop, tmp_path: Path) -> None:
     report = run_driver(LOCAL_CLUSTER, "lose_executors", shop.url, tmp_path)
 

@@ -26,6 +26,8 @@ from tests.support.replication import (
     adopt,
 )
 
+pytestmark = pytest.mark.each_format
+
 TYPES = (
     "create table t (id smallint primary key, b bigint, r real, f float8, n numeric(12,3),"
     " s text, d date, ts timestamp, tz timestamptz, by bytea, bo bool, v int)"

@@ -13,6 +13,8 @@ from tests.support.replica_faults import Faults
 from tests.support.replica_model import Model
 from tests.support.replication import Replication
 
+pytestmark = pytest.mark.each_format
+
 SEEDS = range(100, 100 + int(os.environ.get("PGQUE_MODEL_SEEDS") or 5))
 
 
