@@ -19,6 +19,7 @@ from .verified import check_key
 _SECONDS = 30
 # So that a row that somebody changes in a replica is found within five.
 _SOON = timedelta(minutes=4)
+_A_RUN = timedelta(minutes=1)
 # Of all tables that are compared so often in one run: about 15 s.
 _MOST_ROWS = 1_000_000
 # What a run needs besides comparing.
@@ -97,6 +98,7 @@ def verify_sensor(
                     for each in client.replicas(queue)
                     if each.consumer == name
                     and each.is_copied
+                    and each.failure is None
                     and TableSpec.of(each.table).path in spec_of
                 ]
                 copied = [each for each in found if each.copied_tick not in (None, each.tried_copy)]
@@ -120,11 +122,17 @@ def verify_sensor(
 
 
 def _small(found: Sequence[ReplicaStatus]) -> list[ReplicaStatus]:
-    """Returns the tables that are due and small enough, those first that waited longest."""
-    due, rows = [], 0
+    """Returns the tables that are due and small enough, those first that waited longest.
+
+    With one that is due, those are compared that would be due while the run goes on.
+    """
+    due: list[ReplicaStatus] = []
+    rows = 0
     ages = [(each.tried_age or each.stored_age or timedelta(0), each) for each in found]
     for waited, each in sorted(ages, key=lambda pair: pair[0], reverse=True):
-        if waited < _SOON or each.rows is None or rows + each.rows > _MOST_ROWS:
+        if waited < (_SOON - _A_RUN if due else _SOON):
+            break
+        if each.rows is None or rows + each.rows > _MOST_ROWS:
             continue
         rows += each.rows
         due.append(each)

@@ -47,6 +47,16 @@ _NAMES = """
 select coalesce(pgque.captured_name(name), name)
 from unnest(%s::text[]) with ordinality t (name, number) order by number
 """
+_REPAIR = """
+select pgque.forget_replicated(%s, %s, %s) where not exists (
+    select from (values (%s, %s, %s)) asked (queue, consumer, name)
+    join pgque.replicated_tables(queue, consumer) on table_name = name)
+"""
+_DIFFERENCE = """
+select pgque.note_verified(queue_name, consumer_name, table_name, copied_tick,
+    greatest(%s, verified_tick), null, %s, null)
+from pgque.replicas(%s) where consumer_name = %s and table_name = %s
+"""
 
 
 @dataclass(frozen=True)
@@ -182,6 +192,8 @@ class BatchTables:
             if error is not None:
                 reason = " ".join(told(error).split())[:_SHOWN]
                 self._note(name, tick_id, reason)
+                if isinstance(error, ReplicaChanged):
+                    self._note_difference(name, tick_id, reason)
             self._log(f"{name} stands apart from tick {tick_id} on: {reason}")
             apart.append(Apart(spec, name, tick_id, reason))
         for name in self._noted.keys() - self.specs.keys():
@@ -194,6 +206,15 @@ class BatchTables:
         values = (self._batch.queue, self._batch.consumer, name, tick_id, reason)
         query = "select pgque.set_apart(%s, %s, %s, %s, %s)"
         self._batch.before_ack(lambda connection: connection.execute(query, values))
+        if reason is not None and self._standings.has_copy(name):
+            # A repair that was asked for meanwhile does not wait for the pause that begins here.
+            mine = values[:3]
+            self._batch.before_ack(lambda connection: connection.execute(_REPAIR, (*mine, *mine)))
+
+    def _note_difference(self, name: str, tick_id: int, problem: str) -> None:
+        """Has the ack note that a replica differs, until a comparison finds that it does not."""
+        values = (tick_id, problem, self._batch.queue, self._batch.consumer, name)
+        self._batch.before_ack(lambda connection: connection.execute(_DIFFERENCE, values))
 
 
 def _lacks_right(error: BaseException | None) -> bool:

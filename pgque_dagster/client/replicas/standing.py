@@ -264,6 +264,10 @@ class Standings:
         """Whether several tables send their changes under the name of one."""
         return name in self._captured and self._captured[name].senders > 1
 
+    def has_copy(self, name: str) -> bool:
+        """Whether a copy of a table counts, so that the next batch needs no other one."""
+        return name in self._copies
+
     def of(self, table: str | TableSpec) -> Standing:
         """Looks at a table.
 

@@ -248,6 +248,10 @@ def test_a_commit_of_somebody_else_is_noticed_and_is_a_difference(shop: Shop) ->
         copy_again(client, "shop", "shop", "public.orders")
     assert "somebody else has written" in critical.detail
     shop.run()
+    assert shown(shop)[0] == "red", "until a comparison is green"
+    with Client(shop.url) as client:
+        (critical,) = [each for each in client.health() if each.status == "critical"]
+    assert "differed" in critical.detail
     assert isinstance(sensor.evaluate(), dg.RunRequest)
     assert all(each.passed for each in shop.verify())
     assert shown(shop)[0] == "green"

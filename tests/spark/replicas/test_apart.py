@@ -445,6 +445,27 @@ def test_a_repair_has_it_copied_at_once_and_frees_what_is_kept(delta: DeltaRepli
     assert delta.verify("public.b").is_equal
 
 
+@pytest.mark.parametrize("replication", ["delta", "postgres"], indirect=True)
+def test_a_repair_that_is_asked_for_during_an_attempt_waits_for_no_pause(
+    replication: Replication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(replication)
+    spoil(replication, 2)
+    replication.catch_up()
+    insert(replication, 3)
+    end_pauses(replication)
+    replication.tick()
+    faults = Faults(replication, monkeypatch)
+    faults.set("before ack", 0, lambda: repair(replication, "b"))
+    replication.run()
+    assert faults.has_fired
+    assert noted(replication) != []
+    mend(replication)
+    replication.catch_up()
+    assert noted(replication) == []
+    replication.check()
+
+
 def test_a_first_copy_that_fails_stands_apart_and_keeps_no_event(delta: DeltaReplication) -> None:
     prepare(delta)
     delta.sql(f"create table e (id int primary key, d date); insert into e values (1, '{BAD}')")
