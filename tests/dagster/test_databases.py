@@ -29,11 +29,15 @@ from pgque_dagster import (
     pgque_multi_asset,
     queue_key,
 )
+from pgque_dagster.checks.alert_cursor import AlertCursor
 from pgque_dagster.client import Client
 from pgque_dagster.components.sinks import IcebergSinkOptions
 from tests.dagster.conftest import BILLING, DEFAULT
 from tests.dagster.support import SessionHolder
 from tests.support.events import make_queue, publish
+
+# The cursor of an alert sensor that was evaluated before.
+NOT_THE_FIRST = AlertCursor().model_dump_json()
 
 
 def collects(batch: SparkBatch) -> dg.MaterializeResult[Any]:
@@ -98,9 +102,12 @@ class Location:
         self._definitions = dg.Definitions.merge(DEFINITIONS, dg.Definitions(resources=given))
         self.repository = self._definitions.get_repository_def()
 
-    def evaluate(self, sensor: str) -> Any:
+    def evaluate(self, sensor: str, cursor: str | None = None) -> Any:
         context = dg.build_sensor_context(
-            instance=self.instance, resources=self.resources, repository_def=self.repository
+            instance=self.instance,
+            resources=self.resources,
+            repository_def=self.repository,
+            cursor=cursor,
         )
         return self.repository.get_sensor_def(sensor)(context)
 
@@ -207,7 +214,8 @@ def test_observations_ticks_and_alerts_are_of_their_database(location: Location)
 
     default.drop_queue("orders", force=True)
     assert "0 of 0 alerts" in location.evaluate("billing__pgque_alerts").skip_reason.skip_message
-    assert "1 of 1 alerts" in location.evaluate("pgque_alerts").skip_reason.skip_message
+    found = location.evaluate("pgque_alerts", cursor=NOT_THE_FIRST).skip_reason.skip_message
+    assert "1 of 1 alerts" in found
     told = location.evaluate("billing__pgque_ticker_sensor").skip_message
     assert "ticking=sensor of the resource billing" in told
 
@@ -216,7 +224,8 @@ def test_an_alert_names_its_database(database_url: str) -> None:
     alerts: list[Any] = []
     sensor = build_pgque_alerts(["nosuch"], notify=alerts.append, database=BILLING)
 
-    sensor(dg.build_sensor_context(), billing=PgqueResource(url=database_url))
+    context = dg.build_sensor_context(cursor=NOT_THE_FIRST)
+    sensor(context, billing=PgqueResource(url=database_url))
 
     (alert,) = alerts
     assert alert.database == BILLING

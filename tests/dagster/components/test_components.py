@@ -22,6 +22,7 @@ from pgque_dagster import (
     pgque_asset,
     queue_key,
 )
+from pgque_dagster.checks.alert_cursor import AlertCursor
 from pgque_dagster.client import Client
 from pgque_dagster.components.batch_consumer import AssetOptions, ScheduleOptions
 from pgque_dagster.components.computed import Payload
@@ -137,7 +138,8 @@ def test_alerts_are_told_to_the_function_that_yaml_names(database_url: str) -> N
     assert isinstance(sensor, dg.SensorDefinition)
     assert (sensor.name, sensor.minimum_interval_seconds) == ("pgque_alerts", 60)
 
-    sensor(dg.build_sensor_context(), pgque=PgqueResource(url=database_url))
+    context = dg.build_sensor_context(cursor=AlertCursor().model_dump_json())
+    sensor(context, pgque=PgqueResource(url=database_url))
 
     assert [(alert.queue, alert.problem) for alert in ALERTS] == [("nosuch", "queue")]
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="has no queue to watch"):
