@@ -65,7 +65,7 @@ def test_the_roles_of_the_page_are_enough(
         else:
             admin.execute(told["Or if it does not: as an administrator"].encode())
             with connect(as_user(admin.url, "shop_owner")) as owner:
-                owner.execute(told["and as the owner of the tables"].encode())
+                owner.execute(told["and as the owner of the tables and their schema"].encode())
             admin.execute("revoke pgque_writer from shop_owner")
         loader = PostgresReplicas(as_user(warehouse, "loader"))
         shop = Shop(as_user(admin.url, "replicator"), spark, tmp_path, TABLES, target=loader)
