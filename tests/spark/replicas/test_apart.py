@@ -52,6 +52,19 @@ def mend(replication: Replication, table: str = "b") -> None:
     replication.sql(f"update {table} set d = '{GOOD}' where d = '{BAD}'")
 
 
+def prepare_batch(replication: Replication, joins: bool) -> None:
+    """A batch at which b stands apart, or joins the others again."""
+    prepare(replication)
+    spoil(replication, 2)
+    insert(replication, 3)
+    if joins:
+        replication.catch_up()
+        insert(replication, 4)
+        mend(replication)
+        end_pauses(replication)
+    replication.tick()
+
+
 def repair(replication: Replication, table: str) -> None:
     with Client(replication.url) as client:
         copy_again(client, QUEUE, CONSUMER, f"public.{table}")
@@ -310,15 +323,7 @@ POINTS = {
 def test_killed_at_parting_and_at_joining(
     replication: Replication, monkeypatch: pytest.MonkeyPatch, point: str, joins: bool
 ) -> None:
-    prepare(replication)
-    spoil(replication, 2)
-    insert(replication, 3)
-    if joins:
-        replication.catch_up()
-        insert(replication, 4)
-        mend(replication)
-        end_pauses(replication)
-    replication.tick()
+    prepare_batch(replication, joins)
     faults = Faults(replication, monkeypatch)
 
     def die() -> None:

@@ -13,6 +13,7 @@ from tests.spark.replicas.test_apart import (
     mend,
     noted,
     prepare,
+    prepare_batch,
     spoil,
 )
 from tests.support.databases import empty_database
@@ -27,15 +28,7 @@ from tests.support.replication_killed import killed_at
 def test_a_process_that_is_killed_at_parting_or_joining_loses_and_repeats_nothing(
     replication: Replication, tmp_path: Path, joins: bool
 ) -> None:
-    prepare(replication)
-    spoil(replication, 2)
-    insert(replication, 3)
-    if joins:
-        replication.catch_up()
-        insert(replication, 4)
-        mend(replication)
-        end_pauses(replication)
-    replication.tick()
+    prepare_batch(replication, joins)
     before = noted(replication)
     with killed_at(replication, "before ack", tmp_path / "log"):
         assert noted(replication) == before, "only an ack notes"
