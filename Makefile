@@ -11,7 +11,7 @@ help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 22
 
 # Their processes live for seconds: Java's quick compiler suits them. As tests/conftest.py has it.
-demo dev screenshots test: export JAVA_TOOL_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+demo dev screenshots test: export JAVA_TOOL_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC
 
 .PHONY: demo
 demo: java venv-demo  ## Replicate a bank under load into Delta, kill a run, and compare: a minute
@@ -75,7 +75,7 @@ docs: venv  ## Build the site of docs/ into site/, whose links must lead somewhe
 
 .PHONY: screenshots
 screenshots: archive  ## Take the pictures of docs/images from the running demo, 3 minutes (Chromium needed)
-	@$(PYTHON) -m tests.screenshots
+	@$(PYTHON) -m demo.screenshots
 
 .PHONY: bench
 bench: bench-rivals  ## Run the benchmarks, about 15 minutes (Debian's postgresql-15-pgq3 needed)

@@ -86,11 +86,11 @@ def _send_async(url: str, rounds: int) -> Result:
 def _sent(what: str, costs: dict[str, float]) -> Result:
     return Result(
         what,
-        "psycopg's execute of the same function",
+        "psycopg's execute",
         costs["bare"] / costs["client"],
         ">=",
         0.9,
-        f"{costs['client'] * 1e6:.0f} against {costs['bare'] * 1e6:.0f} µs",
+        f"{costs['client'] * 1e6:.0f}/{costs['bare'] * 1e6:.0f} µs",
     )
 
 
@@ -126,11 +126,11 @@ def _copy(connection: Connection, rounds: int) -> list[Result]:
             costs[name] / costs["client"],
             ">=",
             target,
-            f"{costs['client'] * 1000:.0f} against {costs[name] * 1000:.0f} ms",
+            f"{costs['client'] * 1000:.0f}/{costs[name] * 1000:.0f} ms",
         )
         for name, against, target in (
-            ("rows", "COPY into the event table by psycopg's write_row", 0.95),
-            ("text", "COPY of a text that was encoded before", None),
+            ("rows", "psycopg's write_row", 0.95),
+            ("text", "COPY of encoded text", None),
         )
     ]
 
@@ -204,11 +204,10 @@ def _consume(url: str, connection: Connection, rounds: int, batches: int, size: 
     # The first batch is read before the clock starts.
     events = (batches - 1) * size
     return Result(
-        f"Consumer with a no-op handler, batches of {size:,}",
+        f"Consumer, batches of {size:,}",
         "reading the batches by psycopg",
         costs["psycopg"] / costs["consumer"],
         ">=",
         0.7,
-        f"{events / costs['consumer']:,.0f} against {events / costs['psycopg']:,.0f} "
-        "events a second",
+        f"{events / costs['consumer']:,.0f}/{events / costs['psycopg']:,.0f} per s",
     )

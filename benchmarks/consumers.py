@@ -69,7 +69,7 @@ def _cycle(connection: Connection, rounds: int) -> list[Result]:
             costs["pgq"] / costs["pgque"],
             ">=",
             1.5,
-            f"{1 / costs['pgque']:,.0f} against {1 / costs['pgq']:,.0f} cycles a second",
+            f"{1 / costs['pgque']:,.0f}/{1 / costs['pgq']:,.0f} per s",
         )
     ]
 
@@ -96,7 +96,7 @@ def _empty_poll(connection: Connection, rounds: int) -> list[Result]:
             costs["pgq"] / costs[name],
             ">=",
             target,
-            f"{costs[name] * 1e6:.0f} against {costs['pgq'] * 1e6:.0f} µs",
+            f"{costs[name] * 1e6:.0f}/{costs['pgq'] * 1e6:.0f} µs",
         )
         for name, target in (("empty poll", 1.0), ("empty receive", 1.1))
     ]
@@ -133,7 +133,7 @@ def _large_batch(connection: Connection, rounds: int) -> list[Result]:
             costs["function"] / costs["bare"],
             "<=",
             1.4,
-            f"{costs['function']:.2f} against {costs['bare']:.2f} s",
+            f"{costs['function']:.2f}/{costs['bare']:.2f} s",
         ),
     ]
 
@@ -164,7 +164,7 @@ def _backlog(connection: Connection) -> list[Result]:
         costs[backlog] = sorted(timed(cycle) for _ in range(7))[3]
     return [
         Result(
-            "cost of one batch cycle with a backlog of 10^7 events",
+            "batch cycle, backlog of 10^7 events",
             "with 10^3",
             costs[10**7] / costs[10**3],
             "<=",
@@ -205,11 +205,11 @@ def _ticker(connection: Connection, rounds: int) -> list[Result]:
         results.append(
             Result(
                 f"ticker() with 1000 queues, {kind}",
-                "C PgQ's time",
+                "C PgQ",
                 costs["pgque"] / costs["pgq"],
                 "<=",
                 0.4,
-                f"{costs['pgque'] * 1000:.1f} against {costs['pgq'] * 1000:.1f} ms",
+                f"{costs['pgque'] * 1000:.1f}/{costs['pgq'] * 1000:.1f} ms",
             )
         )
     return results

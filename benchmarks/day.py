@@ -25,7 +25,7 @@ from matplotlib import pyplot
 
 from benchmarks.measure import Result, to_markdown, write_section
 from benchmarks.servers import connect, value
-from demo.leftovers import end_with_this_process
+from harness.leftovers import end_with_this_process
 from pgque_dagster import installer
 from pgque_dagster.client import Ticker
 from pgque_dagster.embedded import EmbeddedPostgres
@@ -65,12 +65,12 @@ class Hour:
         """The figures that are compared with those of another hour."""
         p99 = statistics.quantiles(self.latencies, n=100)[98]
         return {
-            "latency from send to delivery, p50 (ms)": statistics.median(self.latencies),
-            "latency from send to delivery, p99 (ms)": p99,
+            "send to delivery, p50 (ms)": statistics.median(self.latencies),
+            "send to delivery, p99 (ms)": p99,
             "send_batch of 10 events (ms)": statistics.median(self.sends),
             "next_batch, read and finish_batch (ms)": statistics.median(self.cycles),
             _RATE: self.events,
-            "size of all tables and indexes, at most (MB)": self.size,
+            "size of tables and indexes (MB)": self.size,
             _DEAD_ROWS: self.dead,
         }
 
@@ -210,12 +210,12 @@ def results(hours: list[dict[str, float]]) -> list[Result]:
 
 def _result(name: str, figures: list[float]) -> Result:
     first, last = figures[0], figures[-1]
-    detail = f"{last:,.2f} against {first:,.2f}; {min(figures):,.2f} to {max(figures):,.2f} in all"
+    detail = f"{last:,.2f}/{first:,.2f}; {min(figures):,.2f} to {max(figures):,.2f}"
     if name == _DEAD_ROWS:
         return Result(name, "", last, "<=", _MOST_DEAD_ROWS, detail)
     if name == _RATE:
-        return Result(name, "the first hour", last / first, ">=", 1 / _WITHIN, detail)
-    return Result(name, "the first hour", last / first, "<=", _WITHIN, detail)
+        return Result(name, "hour 1", last / first, ">=", 1 / _WITHIN, detail)
+    return Result(name, "hour 1", last / first, "<=", _WITHIN, detail)
 
 
 def draw(hours: list[dict[str, float]], path: Path) -> None:

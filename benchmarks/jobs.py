@@ -38,12 +38,12 @@ def measure(url: str, *, rounds: int) -> list[Result]:
         costs = medians(contenders, rounds)
     return [
         Result(
-            f"Consumer, {_JOBS:,} events, no-op handler",
-            f"{rival}'s worker, as many no-op jobs",
+            f"Consumer, {_JOBS:,} events",
+            f"{rival}'s worker",
             costs[rival] / costs["consumer"],
             ">=",
             None,
-            f"{1 / costs['consumer']:,.0f} against {1 / costs[rival]:,.0f} a second",
+            f"{1 / costs['consumer']:,.0f}/{1 / costs[rival]:,.0f} per s",
         )
         for rival in ("procrastinate", "pgqueuer")
     ]

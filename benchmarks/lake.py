@@ -23,13 +23,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from benchmarks.measure import Contender, Result, medians, timed, to_markdown, write_section
-from demo.leftovers import end_with_this_process
+from harness.leftovers import end_with_this_process
 from pgque_dagster import installer
 from pgque_dagster.client import Client
 from pgque_dagster.embedded import EmbeddedPostgres
 from pgque_dagster.spark import DeltaSink, IcebergSink, ParquetSink, SparkBatch
 from pgque_dagster.spark.sinks import publication
-from tests.support.events import claim, make_queue, publish, tick
+from tests.support.queues.events import claim, make_queue, publish, tick
 
 EVENTS = 2_000_000
 BATCHES = 1_000
@@ -124,7 +124,7 @@ class Bench:
                 found[kind] / found[_SPARK],
                 "<=",
                 target,
-                f"{found[kind]:.2f} against {found[_SPARK]:.2f} s",
+                f"{found[kind]:.2f}/{found[_SPARK]:.2f} s",
             )
             for kind, target in TARGETS.items()
         ]
@@ -156,11 +156,11 @@ class Bench:
         return [
             Result(
                 f"{kind}: read, parse and store {events:,} events",
-                "the same with Spark's Parquet writer",
+                "Spark's Parquet writer",
                 found[kind] / found[_SPARK],
                 "<=",
                 target,
-                f"{found[kind]:.2f} against {found[_SPARK]:.2f} s",
+                f"{found[kind]:.2f}/{found[_SPARK]:.2f} s",
             )
             for kind, target in TARGETS.items()
         ]
@@ -212,7 +212,7 @@ class Bench:
                     found["table"] / found["flat"],
                     "<=",
                     target,
-                    f"{found['table']:.2f} against {found['flat']:.2f} s",
+                    f"{found['table']:.2f}/{found['flat']:.2f} s",
                 )
             )
         return results

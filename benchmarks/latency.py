@@ -26,7 +26,7 @@ def measure(url: str, *, seconds: int) -> list[Result]:
     return [
         *(
             Result(
-                f"delivery latency at a tick period of 100 ms, 100 events/s: p{rank}",
+                f"delivery latency, tick every 100 ms, 100 events/s: p{rank}",
                 "the period",
                 read[rank - 1] / _PERIOD,
                 "<=",

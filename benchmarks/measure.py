@@ -69,20 +69,24 @@ def medians(contenders: Sequence[Contender], rounds: int) -> dict[str, float]:
 
 def to_markdown(results: Sequence[Result]) -> str:
     """Returns the results as a Markdown table."""
-    marks = {True: "yes", False: "**no**", None: ""}
     return "\n".join(
         [
-            "| what | against | figure | reach | reached | absolute |",
-            "|---|---|---:|---:|---|---|",
+            "| what | against | figure | target | ours/theirs |",
+            "|---|---|---:|---|---|",
             *(
-                f"| {r.what} | {r.against} | {r.figure:.2f} | "
-                f"{'' if r.target is None else f'{r.better} {r.target:g}'} | {marks[r.reached]} | "
-                f"{r.detail} |"
+                f"| {r.what} | {r.against} | {r.figure:.2f} | {_target(r)} | {r.detail} |"
                 for r in results
             ),
             "",
         ]
     )
+
+
+def _target(result: Result) -> str:
+    if result.target is None:
+        return ""
+    missed = "" if result.reached else " **missed**"
+    return f"{result.better} {result.target:g}{missed}"
 
 
 def write_section(report: Path, name: str, table: str) -> None:

@@ -95,10 +95,10 @@ def _result(connection: Connection, rival: Rival, rates: list[float], seconds: f
         connection, "select sum(n_dead_tup) from pg_stat_user_tables where " + _DEAD[rival.name]
     )
     return Result(
-        f"{rival.name}: messages a second after {seconds / 60:.0f} minutes of held xmin",
+        f"{rival.name}: messages/s after {seconds / 60:.0f} min of held xmin",
         "at the start",
         last / first,
         ">=",
         0.8 if rival is RIVALS[0] else None,
-        f"{last:,.0f} against {first:,.0f}; {dead:,.0f} dead rows",
+        f"{last:,.0f}/{first:,.0f}; {dead:,.0f} dead rows",
     )

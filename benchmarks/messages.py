@@ -1,4 +1,4 @@
-"""Measures postgremq against PGMQ's statements and a plain table with SKIP LOCKED.
+"""Measures postgremq against PGMQ and a plain table with SKIP LOCKED.
 
 PGMQ's functions are written here after its documentation: one table per queue, whose name is put
 into the statement at each call. Each rival sends, takes and deletes the same messages, in as many
@@ -83,7 +83,7 @@ def measure(url: str, *, rounds: int) -> list[Result]:
         return [
             *_compare(
                 connection,
-                "messages published, one a call",
+                "publish messages, 1 a call",
                 rounds,
                 (1.0, None),
                 lambda rival: (
@@ -103,7 +103,7 @@ def _cycles(connection: Connection, size: int, rounds: int, target: float) -> li
 
         return run
 
-    what = f"messages taken and finished, {size} a call"
+    what = f"take and ack messages, {size} a call"
     return _compare(connection, what, rounds, (target, None), cost)
 
 
@@ -126,7 +126,7 @@ def _compare(
             costs[rival.name] / ours,
             ">=",
             target,
-            f"{1 / ours:,.0f} against {1 / costs[rival.name]:,.0f} calls a second",
+            f"{1 / ours:,.0f}/{1 / costs[rival.name]:,.0f} per s",
         )
         for rival, target in zip(RIVALS[1:], targets, strict=True)
     ]
@@ -177,13 +177,13 @@ RIVALS = (
         _ours,
     ),
     Rival(
-        "PGMQ's statements",
+        "PGMQ",
         "select rival.send('q', '{\"id\": 1}')",
         "insert into rival.q (vt, message) select now(), '{\"id\": 1}' from generate_series(1, %s)",
         _pgmq,
     ),
     Rival(
-        "a table with SKIP LOCKED",
+        "SKIP LOCKED",
         "insert into rival.plain (body) values ('{\"id\": 1}')",
         "insert into rival.plain (body) select '{\"id\": 1}' from generate_series(1, %s)",
         _plain,

@@ -42,11 +42,11 @@ def read_table(report: str) -> list[Result]:
     table = report.partition("<!-- results -->")[2].partition("<!-- end of results -->")[0]
     results = []
     for line in table.strip().splitlines()[2:]:
-        what, against, figure, reach, _, detail = (cell.strip() for cell in line.split("|")[1:-1])
-        better, _, target = reach.partition(" ")
+        what, against, figure, target, detail = (cell.strip() for cell in line.split("|")[1:-1])
+        better, _, wanted = target.removesuffix(" **missed**").partition(" ")
         is_most: Literal[">=", "<="] = "<=" if better == "<=" else ">="
-        wanted = float(target) if target else None
-        results.append(Result(what, against, float(figure), is_most, wanted, detail))
+        least = float(wanted) if wanted else None
+        results.append(Result(what, against, float(figure), is_most, least, detail))
     return results
 
 

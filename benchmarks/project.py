@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from demo import processes
-from demo.interrupts import Interrupts
+from harness import processes
+from harness.interrupts import Interrupts
 
 
 def write_project(folder: Path, definitions: str) -> None:

@@ -28,21 +28,24 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.capturing import measure as measure_capture
 from benchmarks.measure import Contender, Result, medians, timed, to_markdown, write_section
+from benchmarks.replica_sizes import is_copied
+from benchmarks.replica_sizes import measure as measure_sizes
 from benchmarks.servers import connect
 from benchmarks.spark import server, session, tcp_url
-from demo.leftovers import end_with_this_process
+from harness.leftovers import end_with_this_process
 from pgque_dagster.client import Batch, Client
-from pgque_dagster.client.captured_tables import capture_new
-from pgque_dagster.client.replicas import postgres
-from pgque_dagster.client.replicas.postgres import PostgresReplicas
+from pgque_dagster.client.replicas.capture import capture_new
+from pgque_dagster.client.replicas.postgres import replicate as postgres
+from pgque_dagster.client.replicas.postgres.location import PostgresReplicas
 from pgque_dagster.spark import DeltaSink, IcebergSink, SparkBatch
-from pgque_dagster.spark.replicas.replica import replicate
-from pgque_dagster.spark.replicas.target import DeltaReplicas, IcebergReplicas
+from pgque_dagster.spark.replicas.location import DeltaReplicas, IcebergReplicas
+from pgque_dagster.spark.replicas.replicate import replicate
 
 Target = DeltaReplicas | IcebergReplicas | PostgresReplicas
 
 ROWS = 500_000
 CHANGES = 50_000
+SIZES = (1_000_000, 10_000_000, 30_000_000)
 # Transactions of one row that are sent while the lag is measured, and how often a batch is made.
 RATE, TICK_SECONDS = 100, 1.0
 FORMATS = "Delta", "Iceberg", "PostgreSQL"
@@ -72,6 +75,9 @@ def main() -> None:
     parser.add_argument("--changes", type=int, default=CHANGES, help="of a batch")
     parser.add_argument("--rounds", type=int, default=3, help="number of rounds after a warm-up")
     parser.add_argument("--seconds", type=int, default=25, help="how long the lag is measured")
+    parser.add_argument(
+        "--sizes", type=int, nargs="*", default=SIZES, help="of tables with random updates"
+    )
     parser.add_argument("--write", action="store_true", help="write into docs/benchmarks.md")
     given = parser.parse_args()
     os.environ.setdefault("PGQUE_OPEN_FOLDERS", "1")
@@ -80,6 +86,10 @@ def main() -> None:
         results = measure_capture(url, rounds=given.rounds)
         with connect(running.url) as db:
             db.execute("create database copies")
+        with session() as spark:
+            results += measure_sizes(
+                spark, running.database_url("bench"), Path(folder), given.sizes
+            )
         with session() as spark, bench(spark, url, Path(folder), given.rows) as made:
             for kind in FORMATS:
                 results += [
@@ -135,11 +145,11 @@ class Bench:
         rates = {name: self._rows / seconds for name, seconds in found.items()}
         return Result(
             f"{kind}: first copy of {self._rows:,} rows",
-            "Spark's JDBC source, 2 partitions, stored in the same format",
+            "Spark JDBC, same format",
             rates["ours"] / rates["jdbc"],
             ">=",
             1,
-            f"{rates['ours']:,.0f} against {rates['jdbc']:,.0f} rows/s",
+            f"{rates['ours']:,.0f}/{rates['jdbc']:,.0f} rows/s",
         )
 
     def sustained(self, kind: str, changes: int, rounds: int) -> Result:
@@ -157,7 +167,7 @@ class Bench:
             cycle()
             seconds = timed(cycle, rounds)
         return Result(
-            f"{kind}: changes a second, made and applied at once",
+            f"{kind}: changes/s, made and applied",
             f"batches of {changes:,}",
             changes / seconds,
             ">=",
@@ -181,8 +191,8 @@ class Bench:
                 time.sleep(max(0.0, start + TICK_SECONDS - time.monotonic()))
         marks = statistics.quantiles(lags, n=100)
         return Result(
-            f"{kind}: lag at {RATE} transactions/s, p50 (s)",
-            f"a batch each {TICK_SECONDS:g} s at most",
+            f"{kind}: lag at {RATE} changes/s, p50 (s)",
+            f"a tick every {TICK_SECONDS:g} s",
             marks[49],
             "<=",
             None,
@@ -192,16 +202,22 @@ class Bench:
     def _follow(self, kind: str) -> Target:
         """Returns the replica that stays, after it has been brought up to date."""
         target = self._targets.setdefault(kind, self._target(kind))
-        self._tick()
-        self._replicate(kind, target)
+        self._replicate_all(kind, target)
         return target
 
     def _copy(self, kind: str) -> float:
         target = self._target(kind)
-        self._tick()
-        seconds = timed(lambda: self._replicate(kind, target))
+        seconds = timed(lambda: self._replicate_all(kind, target))
         self._remove(target)
         return seconds
+
+    def _replicate_all(self, kind: str, target: Target) -> None:
+        """Copies the table, by as many batches as that takes, or applies what there is."""
+        while True:
+            self._tick()
+            self._replicate(kind, target)
+            if is_copied(self._client, _QUEUE, kind):
+                return
 
     def _target(self, kind: str) -> Target:
         place = f"copy_{next(self._numbers)}"

@@ -28,7 +28,7 @@ from benchmarks import (
 )
 from benchmarks.measure import Result, to_markdown, write_section
 from benchmarks.servers import rivals
-from demo.leftovers import end_with_this_process
+from harness.leftovers import end_with_this_process
 
 _DOCS = Path(__file__).parent.parent / "docs"
 

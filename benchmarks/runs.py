@@ -2,9 +2,10 @@
 
 In its project, Spark parses and sums up ten events at a time. It is measured with warm processes
 and with Dagster's default launcher, each with a Spark in the runs and with sessions of a Spark
-Connect server, and with eight consumers that get the same events at once. The memory is the most
-that Dagster and its runs, the JVMs and Spark's Python workers held at a time, without what
-processes share.
+Connect server, and with eight consumers that get the same events at once. A figure is a share of
+what a process takes to start Spark alone, because machines differ. The memory is the most that
+Dagster and its runs, the JVMs and Spark's Python workers held at a time, without what processes
+share.
 """
 
 import argparse
@@ -21,17 +22,18 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+import dagster as dg
 import psutil
 import psycopg
 
 from benchmarks.measure import Result, to_markdown
 from benchmarks.project import daemon, write_project
-from demo.leftovers import end_with_this_process
-from demo.play import ticking
+from harness.leftovers import end_with_this_process
+from harness.ticking import ticking
 from pgque_dagster import installer
 from pgque_dagster.client import Client
 from pgque_dagster.embedded import EmbeddedPostgres
-from tests.support.clusters import connect_server
+from tests.support.spark.clusters import connect_server
 
 _EVENTS = 10
 _PATIENCE = 600.0
@@ -86,10 +88,8 @@ totals.groupBy().sum("total").collect()
 # As docs/latency.md recommends.
 QUICK_QUEUE = """
 run_coordinator:
-  module: dagster
-  class: QueuedRunCoordinator
-  config:
-    dequeue_interval_seconds: 1
+  module: pgque_dagster.launcher
+  class: QuickRunCoordinator
 concurrency:
   runs:
     tag_concurrency_limits:
@@ -128,24 +128,26 @@ def measure(rounds: int) -> Iterator[Result]:
                 warm_up=2,
                 pause=_EVALUATION_SECONDS,
             )
+            bare = _bare_spark()
+            yield bare
+            sensor = partial(sensor, bare=bare.figure)
             launchers = {
-                "warm processes": ((1.5, 2.5), WARM + QUICK_QUEUE),
-                "default launcher": ((9.0, None), QUICK_QUEUE),
+                "warm processes": (0.1, WARM + QUICK_QUEUE),
+                "default launcher": (0.4, QUICK_QUEUE),
             }
-            for name, (targets, settings) in launchers.items():
-                yield from sensor(f"sensor, {name}", targets, settings=settings)
-            yield _bare_spark()
+            for name, (target, settings) in launchers.items():
+                yield from sensor(f"sensor, {name}", target, settings=settings)
             with _consumers(server.url, _CONSUMERS):
                 yield from sensor(
                     f"sensor, warm processes, {_CONSUMERS} consumers",
-                    (None, None),
+                    0.2,
                     settings=WARM + QUICK_QUEUE,
                     consumers=_CONSUMERS,
                 )
             with connect_server(project) as spark:
-                for name, (targets, settings) in launchers.items():
+                for name, (target, settings) in launchers.items():
                     yield from sensor(
-                        f"sensor, {name}, Spark Connect", targets, settings=settings, spark=spark
+                        f"sensor, {name}, Spark Connect", target, settings=settings, spark=spark
                     )
 
 
@@ -192,8 +194,9 @@ def _consumers(url: str, count: int) -> Iterator[None]:
 
 def _latencies(
     name: str,
-    targets: tuple[float | None, float | None],
+    target: float,
     *,
+    bare: float,
     url: str,
     project: Path,
     rounds: int,
@@ -210,9 +213,10 @@ def _latencies(
         "SPARK_CONFIG": json.dumps(_LOCAL if spark is None else {"spark.remote": spark}),
         "CONSUMERS": str(consumers),
     }
-    seconds, memory = [], dict.fromkeys(_PARTS, 0.0)
+    seconds, sent, memory = [], [], dict.fromkeys(_PARTS, 0.0)
     with daemon(project, home, environment) as session:
         for number in range(warm_up + rounds):
+            sent.append(time.time())
             taken = _one_batch(url)
             for part, megabytes in _memory(session).items():
                 memory[part] = max(memory[part], megabytes)
@@ -220,18 +224,50 @@ def _latencies(
                 seconds += taken
             # So that events come at any time between two evaluations of the sensor.
             time.sleep(random.uniform(0, pause))
+        parts = _parts(home, sent[warm_up:], seconds) if consumers == 1 else {}
     return [
         Result(
-            f"event to ack by the {name}, p{rank} (s)",
-            "",
-            _percentile(seconds, rank),
+            f"event to ack by the {name}, p{rank}",
+            "Spark's own start",
+            _percentile(seconds, rank) / bare,
             "<=",
-            target,
-            f"{len(seconds)} batches of {_EVENTS} events; "
+            target if rank == 50 else None,
+            f"{_percentile(seconds, rank):.2f} s; {len(seconds)} batches of {_EVENTS} events; "
             + ", ".join(f"{part} {megabytes:.0f} MB" for part, megabytes in memory.items()),
         )
-        for rank, target in zip((50, 90), targets, strict=True)
+        for rank in (50, 90)
+    ] + [
+        Result(f"of it, {part}", "Spark's own start", took / bare, "<=", None, f"{took:.2f} s")
+        for part, took in parts.items()
     ]
+
+
+def _parts(home: Path, sent: Sequence[float], seconds: Sequence[float]) -> dict[str, float]:
+    """Returns the medians of the parts of the time from send to ack, in seconds.
+
+    Args:
+        home: of the instance, which has started one run for each batch.
+        sent: when the events of each batch were sent, by the clock.
+        seconds: the time until the ack of each.
+    """
+    parts: dict[str, list[float]] = {}
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        runs = instance.get_run_records(limit=len(sent))
+        for record, start, taken in zip(reversed(runs), sent, seconds, strict=True):
+            events = {
+                each.dagster_event.event_type: each.timestamp
+                for each in reversed(instance.all_logs(record.dagster_run.run_id))
+                if each.dagster_event is not None
+            }
+            points = {
+                "tick and evaluation": record.create_timestamp.timestamp(),
+                "queue of runs": events[dg.DagsterEventType.RUN_STARTING],
+                "process and plan": events[dg.DagsterEventType.STEP_START],
+                "claim, Spark, store and ack": start + taken,
+            }
+            for (part, end), begin in zip(points.items(), (start, *points.values()), strict=False):
+                parts.setdefault(part, []).append(end - begin)
+    return {part: statistics.median(times) for part, times in parts.items()}
 
 
 def _memory(session: int) -> dict[str, float]:

@@ -87,7 +87,7 @@ _THEIRS = {
     "add": "select rival.add(2, 'some payload of an entry')",
     "remove": "select count(*) from rival.remove(2, {})",
 }
-_SIDES = {"qgres": _OURS, "update and delete": _THEIRS}
+_SIDES = {"qgres": _OURS, "update/delete": _THEIRS}
 
 
 def measure(url: str, *, rounds: int, held_seconds: float = 30) -> list[Result]:
@@ -120,9 +120,9 @@ def _compare(connection: Connection, rounds: int) -> list[Result]:
             ],
             rounds,
         )
-        ours, theirs = costs["qgres"], costs["update and delete"]
-        detail = f"{ours * 1e6:,.1f} against {theirs * 1e6:,.1f} µs an entry"
-        results.append(Result(what, "update and delete", theirs / ours, ">=", None, detail))
+        ours, theirs = costs["qgres"], costs["update/delete"]
+        detail = f"{ours * 1e6:,.1f}/{theirs * 1e6:,.1f} µs an entry"
+        results.append(Result(what, "update/delete", theirs / ours, ">=", None, detail))
     return results
 
 
@@ -164,24 +164,24 @@ def _held(url: str, connection: Connection, seconds: float) -> list[Result]:
             sql = "select sum(n_dead_tup)::bigint from pg_stat_user_tables where schemaname = %s"
             dead[name] = value(connection, sql, pattern)
         holder.execute("rollback")
-    ours, theirs = rates["qgres"], rates["update and delete"]
+    ours, theirs = rates["qgres"], rates["update/delete"]
     return [
         Result(
-            f"a cycle of all four after {seconds:.0f} s of held xmin",
-            "update and delete",
+            f"all four after {seconds:.0f} s of held xmin",
+            "update/delete",
             ours[-1] / theirs[-1],
             ">=",
             None,
-            f"{ours[-1]:,.0f} against {theirs[-1]:,.0f} a second; at the start {ours[0]:,.0f} "
-            f"against {theirs[0]:,.0f}",
+            f"{ours[-1]:,.0f}/{theirs[-1]:,.0f} per s; at the start {ours[0]:,.0f}"
+            f"/{theirs[0]:,.0f}",
         ),
         Result(
             "dead rows then",
-            "update and delete",
+            "update/delete",
             dead["qgres"],
             "<=",
             10,
-            f"against {dead['update and delete']:,}",
+            f"{dead['qgres']:,}/{dead['update/delete']:,}",
         ),
     ]
 

@@ -12,7 +12,7 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
 from pgque_dagster import installer
-from tests.support.debian import DebianPostgres
+from tests.support.servers.postgres import DEBIAN_VERSION, Postgres
 
 _RIVAL = Path("/usr/share/postgresql/15/extension/pgq.control")
 _names = itertools.count()
@@ -33,7 +33,7 @@ def rivals(**settings: str) -> Iterator[str]:
         raise SystemExit("C PgQ is missing: apt install postgresql-15 postgresql-15-pgq3")
     with (
         tempfile.TemporaryDirectory(prefix="pgque-bench-") as folder,
-        DebianPostgres(Path(folder) / "postgres", **settings) as server,
+        Postgres(Path(folder) / "postgres", DEBIAN_VERSION, **settings) as server,
     ):
         with connect(server.url) as connection:
             for setting in _SETTINGS:

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 
 from benchmarks.drain import send
 from benchmarks.measure import Contender, Result, medians, timed, to_markdown, write_section
-from demo.leftovers import end_with_this_process
+from harness.leftovers import end_with_this_process
 from pgque_dagster import DeltaBatchIOManager, PgqueResource, SparkBatch, pgque_asset
 from pgque_dagster.embedded import EmbeddedPostgres
 from pgque_dagster.spark.cluster.session import open_session
@@ -85,7 +85,7 @@ def results(measured: Measured, one: Measured) -> Iterator[Result]:
     shards = f"{measured.shards} shard{'s' if measured.shards > 1 else ''}"
     events = measured.events
     yield Result(
-        f"{shards}: events sent a second, by send_batch",
+        f"{shards}: events/s sent by send_batch",
         "",
         events / measured.sending,
         ">=",
@@ -93,16 +93,16 @@ def results(measured: Measured, one: Measured) -> Iterator[Result]:
         f"{measured.sending:.1f} s for {events:,}",
     )
     yield Result(
-        f"{shards}: events stored a second, by one run",
+        f"{shards}: events/s stored by one run",
         "",
         events / measured.run,
         ">=",
         None,
-        f"{measured.run:.2f} s; a run over {_FEW:,} takes {measured.run_of_few:.2f} s",
+        f"{measured.run:.2f} s; {measured.run_of_few:.2f} s for {_FEW:,}",
     )
     yield Result(
         f"{shards}: time of the run",
-        "what one shard and its share of a run's start predict",
+        "prediction from 1 shard",
         measured.run / (measured.run_of_few + one.run - one.run_of_few),
         "<=",
         None,

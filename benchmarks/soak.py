@@ -43,12 +43,12 @@ def measure(url: str, *, seconds: float) -> list[Result]:
     first, last = median(rates[:count]), median(rates[-count:])
     return [
         Result(
-            f"consumer cycles a second after {seconds / 60:.0f} minutes of held xmin",
+            f"consumer cycles/s after {seconds / 60:.0f} min of held xmin",
             "at the start",
             last / first,
             ">=",
             0.9,
-            f"{last:,.0f} against {first:,.0f} cycles a second; "
+            f"{last:,.0f}/{first:,.0f} per s; "
             f"in windows of {_WINDOW:.0f} s {min(rates):,.0f} to {max(rates):,.0f}",
         ),
         *(

@@ -23,12 +23,12 @@ def measure(url: str, fill: Callable[[str, str, int], int]) -> Result:
         answer = subprocess.run(command, cwd=root, check=True, stdout=subprocess.PIPE, text=True)
         peaks[name] = int(answer.stdout.split()[-1])
     return Result(
-        what="Spark: driver memory for a batch of 10M events",
+        what="driver memory for a batch of 10M events",
         against="of 1M",
         figure=peaks["millions"] / peaks["million"],
         better="<=",
         target=1.2,
-        detail=f"{peaks['millions'] >> 20} against {peaks['million'] >> 20} MB",
+        detail=f"{peaks['millions'] >> 20}/{peaks['million'] >> 20} MB",
     )
 
 

@@ -34,7 +34,7 @@ def measure(url: str, *, seconds: int) -> list[Result]:
     with connect(url) as connection:
         for number in range(_QUEUES):
             value(connection, "select pgque.drop_queue(%s, true)", f"stall_{number}")
-    what = f"{_QUEUES} queues, {_TICKS:,} ticks behind a consumer that lags"
+    what = f"{_TICKS:,} ticks behind"
     return [
         Result(
             f"longest next_batch beside maintenance, {what}",
@@ -51,7 +51,7 @@ def measure(url: str, *, seconds: int) -> list[Result]:
             max(peaks, default=0.0),
             "<=",
             None,
-            f"{max(peaks, default=0.0):.0f} MB at most, without shared buffers",
+            f"{max(peaks, default=0.0):.0f} MB without shared buffers",
         ),
     ]
 

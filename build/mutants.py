@@ -1,4 +1,4 @@
-"""Breaks the engine's functions in small ways, one at a time, and sees whether a test notices.
+"""Breaks the engine's functions in small ways, one by one, and checks whether a test notices.
 
 Run `make mutants`: 2,000 mutants of sql/engine and sql/api take hours. Each is a function with one
 guard, lock, comparison or condition removed or turned round. Tests that call the function run
@@ -159,7 +159,7 @@ def main() -> int:
     )
     parser.add_argument("--only", action="append", default=[], help="this file or function")
     parser.add_argument("--sample", type=int, help="so many of them, at random but the same ones")
-    parser.add_argument("--shard", default="0/1", help="part/parts, to run several at once")
+    parser.add_argument("--part", default="0/1", help="part/parts, to run several at once")
     parser.add_argument("--budget", type=float, default=60, help="seconds of tests for each mutant")
     parser.add_argument(
         "--steps", type=int, default=2000, help="of the simulator, where no test fails"
@@ -178,7 +178,7 @@ def main() -> int:
     ]
     if options.sample:
         found = random.Random(0).sample(found, min(options.sample, len(found)))
-    part, parts = map(int, options.shard.split("/"))
+    part, parts = map(int, options.part.split("/"))
     found = found[part::parts]
     if options.report and options.report.exists():
         report = options.report.read_text()

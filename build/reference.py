@@ -296,7 +296,7 @@ _MEANINGS = {
     "PQ017": "The queue is paused, or an external source ticks it.",
     "PQ018": "The database was restored from a dump and is not adopted yet.",
     "PQ019": "This database has no pg_cron to schedule ticks.",
-    "PQ024": "The consumer belongs to another deployment of Dagster.",
+    "PQ024": "The consumer belongs to another owner.",
 }
 
 

@@ -144,7 +144,7 @@ GROUPS = (
             "ops/status.sql",
             "ops/uninstall.sql",
             "ops/upgrade.sql",
-            "engine/restore/lineage.sql",
+            "engine/restore/incarnation.sql",
             "engine/restore/restore.sql",
         ),
     ),

@@ -98,7 +98,7 @@ def build_and_check(project: Project) -> Path:
         old.unlink()
     print("release: building sdist and wheel ...", flush=True)
     pinned = {**os.environ, "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
-    # -P, because the folder build/ is no package.
+    # -P, because the folder build/ is not a package.
     run(sys.executable, "-P", "-m", "build", "--outdir", DIST, ROOT, env=pinned)
     wheels, sdists = sorted(DIST.glob("*.whl")), sorted(DIST.glob("*.tar.gz"))
     if len(wheels) != 1 or len(sdists) != 1:
@@ -122,7 +122,7 @@ def wheel_problems(wheel: Path, version: str) -> Iterator[str]:
             yield f"{wheel.name} lacks {needed}: see package-data in pyproject.toml"
     for name in names:
         if not re.match(r"pgque_dagster(-[^/]*\.dist-info)?/", name):
-            yield f"{wheel.name} has {name}, which is no part of the package"
+            yield f"{wheel.name} has {name}, which is not part of the package"
         is_new_project = name.startswith("pgque_dagster/new_project/")
         if not is_new_project and re.search(r"/tests?/|/test_\w+\.py$", name):
             yield f"{wheel.name} has the test {name}"
@@ -133,7 +133,7 @@ def wheel_problems(wheel: Path, version: str) -> Iterator[str]:
         yield f"{wheel.name} has another version than pyproject.toml"
     for link in metadata.get_all("Project-URL", []):
         if not re.search(r", https://\S+$", link):
-            yield f"{link} is no link of a project"
+            yield f"{link} is not a link of a project"
 
 
 def remarks(project: Project) -> Iterator[str]:

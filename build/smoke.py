@@ -171,7 +171,7 @@ def importing(*modules: str) -> Callable[[], None]:
 
 
 def try_missing() -> None:
-    """What is not installed is told with the extra that has it."""
+    """Errors about missing packages name the extra that has them."""
     has_spark = find_spec("adbc_driver_postgresql") is not None
     names = {
         "spark": ("adbc_driver_postgresql", "pgque_dagster.spark", "SparkBatch"),

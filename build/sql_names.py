@@ -77,7 +77,7 @@ def _declared_types(routine: Routine) -> Iterator[tuple[int, str]]:
         name = variable["datatype"]["PLpgSQL_type"]["typname"]
         line = routine.body_line + variable["lineno"] - 1
         if name.lower().endswith("%type"):
-            # The type of a variable needs no look-up; that of a column has two dots with a schema.
+            # The type of a variable needs no look-up; a column's type has two dots with a schema.
             if name.count(".") == 1:
                 yield line, f"type {name}"
             continue

@@ -114,7 +114,7 @@ class Routine:
         return _parse_plpgsql(self.statement)
 
     def expressions(self) -> Iterator[Expression]:
-        """Yields the SQL texts of the body: each expression in PL/pgSQL, else the whole body."""
+        """Yields the SQL texts of the body: each expression in PL/pgSQL, or the whole body."""
         if self.language == "plpgsql":
             yield from _expressions(self.plpgsql, self.body_line - 1, self.body_line, False)
         elif self.body:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 KEPT = Path(__file__).with_suffix(".txt")
-# tests/support/processor_time.py writes it.
+# tests/support/runner/processor_time.py writes it.
 MEASURED = ROOT / ".pytest_cache" / "processor_time.json"
 # The same tests differ by up to a fifth between runs, and between machines when the speed of each
-# is taken into account. A tenth of the tests more is no mistake.
+# is taken into account. A tenth more tests is not a mistake.
 FACTOR = 1.4
 # A file below it is not kept: nobody looks for seconds there.
 _LEAST = 4

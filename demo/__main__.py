@@ -5,14 +5,13 @@ import sys
 
 import psycopg
 
+from harness import HarnessError, leftovers
+from harness.interrupts import Interrupts
+from harness.place import Place
 from pgque_dagster.client import PgqueError
 from pgque_dagster.embedded import EmbeddedPostgresError
 
-from . import leftovers
-from .console import DemoError
-from .interrupts import Interrupts
-from .place import Place
-from .play import Options, play
+from .play import FOLDER, Options, play
 
 _NEXT = (
     "  make dev                            the same with Dagster's UI, until Ctrl-C",
@@ -24,7 +23,7 @@ _NEXT = (
 def main() -> int:
     """Runs the demo and returns the exit code."""
     options = _parse_options()
-    place = Place()
+    place = Place(FOLDER)
     leftovers.end_with_this_process()
     try:
         with Interrupts() as interrupts, place.taken():
@@ -34,7 +33,7 @@ def main() -> int:
         if options.interactive:
             return 0
         raise
-    except (DemoError, PgqueError, EmbeddedPostgresError, psycopg.Error, OSError) as error:
+    except (HarnessError, PgqueError, EmbeddedPostgresError, psycopg.Error, OSError) as error:
         print(f"demo: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import psycopg
 
+from harness import processes
+from harness.interrupts import Interrupts
 from pgque_dagster.embedded import EmbeddedPostgres
 
-from . import processes
 from .console import DemoError
-from .interrupts import Interrupts
 
 QUEUE = "bank"
 SCALE = 1  # Branches; each has 10 tellers and 100,000 accounts.

@@ -4,8 +4,9 @@ import os
 import re
 import signal
 
+from harness.graphql import Dagster, Run
+
 from .console import say
-from .graphql import Dagster, Run
 
 _WORKING = "ExecutionStepStartEvent"
 _STARTED_PROCESS = re.compile(r"Started process for run \(pid: (\d+)\)")

@@ -2,10 +2,12 @@
 
 import time
 
+from harness import HarnessError
+
 _started = time.monotonic()
 
 
-class DemoError(Exception):
+class DemoError(HarnessError):
     """The demo cannot continue, or its result is wrong; the message says what to do."""
 
 

@@ -1,32 +1,32 @@
 """The steps of the demo, from top to bottom."""
 
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import psycopg
 
+from harness import processes
+from harness.dagster_dev import ONE_RUN_SETTINGS, dagster_dev
+from harness.graphql import CheckResult, Dagster
+from harness.interrupts import Interrupts
+from harness.place import PROJECT, Place
+from harness.ticking import ticking
 from pgque_dagster import installer
-from pgque_dagster.client import Client, PgqueError, Ticker
+from pgque_dagster.client import Client
 from pgque_dagster.embedded import EmbeddedPostgres
 from pgque_dagster.spark.cluster import class_archive
 from pgque_dagster.spark.cluster.java import check_java
 
-from . import processes
 from .bank import QUEUE, SCALE, Load, alter_branches, load, open_bank
 from .books import MONEY, compare
 from .chaos import Chaos
 from .console import DemoError, elapsed, say
-from .dagster_dev import dagster_dev
-from .graphql import CheckResult, Dagster
-from .interrupts import Interrupts
-from .place import PROJECT, Place
 from .report import Summary
 from .watch import Watch
 
+FOLDER = PROJECT / ".pgque" / "demo"
 _VERIFY_JOB = "bank_verify"
 _CHECK = "equals_source"
 _SENSORS = "bank_capture", "bank_sensor"
@@ -87,7 +87,7 @@ def set_up(options: Options, place: Place, interrupts: Interrupts, stack: ExitSt
         processes.running(
             [sys.executable, "-m", class_archive.__name__],
             interrupts=interrupts,
-            log=place.archive_log,
+            log=place.folder / "archive.log",
             cwd=PROJECT,
         )
     )
@@ -104,16 +104,19 @@ def set_up(options: Options, place: Place, interrupts: Interrupts, stack: ExitSt
         stack.enter_context(ticking(url))
     say(f"installed pgque {client.version()}")
 
-    open_bank(server, url, place.pgbench_log)
+    bank_log = place.folder / "pgbench.log"
+    open_bank(server, url, bank_log)
     say(f"pgbench has made a bank with {SCALE * 100_000:,} accounts")
     opened = time.monotonic()
     close = stack.enter_context(ExitStack())
-    running_load = close.enter_context(
-        load(server, url, place.pgbench_log, interrupts, rate=options.rate)
-    )
+    running_load = close.enter_context(load(server, url, bank_log, interrupts, rate=options.rate))
     say(f"the bank is open: {options.rate} transactions per second")
     say("starting dagster dev, which captures the tables and replicates them into Delta")
-    dagster = stack.enter_context(dagster_dev(place, url, interrupts))
+    dagster = stack.enter_context(
+        dagster_dev(
+            place, url, interrupts, workspace=PROJECT / "workspace.yaml", settings=ONE_RUN_SETTINGS
+        )
+    )
     for sensor in _SENSORS:
         dagster.ensure_sensor_runs(sensor)
     say(f"Dagster is up: {dagster.url}")
@@ -156,26 +159,6 @@ def _play_on(stage: Stage) -> None:
     while True:
         watch.look()
         time.sleep(0.5)
-
-
-@contextmanager
-def ticking(url: str) -> Iterator[None]:
-    """Ticks in the background, as `pgque ticker` does."""
-    ticker = Ticker(url)
-
-    def run() -> None:
-        try:
-            ticker.run()
-        except PgqueError as error:
-            say(f"the ticker ended: {error}")
-
-    thread = threading.Thread(target=run, name="ticker", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ticker.stop()
-        thread.join(10)
 
 
 def verify(stage: Stage) -> list[CheckResult]:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.graphql import CheckResult, Run
+
 from .books import Comparison
-from .graphql import CheckResult, Run
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from harness.graphql import Dagster, Run
 from pgque_dagster.client import Client
 from pgque_dagster.client.peeking import retained_ticks
 
 from .bank import QUEUE, Load
 from .chaos import Chaos
 from .console import DemoError, say
-from .graphql import Dagster, Run
 
 _UNFINISHED = ("QUEUED", "NOT_STARTED", "STARTING", "STARTED", "CANCELING")
 _TICK_SECONDS = 5.0

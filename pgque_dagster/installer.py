@@ -10,7 +10,6 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from .client import installation
 from .client.connection import connect
 from .client.errors import (
     AddonMissing,
@@ -33,6 +32,7 @@ where n.nspname = 'pgque'
 """
 # What an administrator has to run, in the hint of a file that makes roles.
 _ROLES = re.compile(r"Let an administrator run: (.*?); then install again", re.DOTALL)
+_VERSION = "select pgque.version()"
 _ADDONS = "select addon_name, addon_version from pgque.addon order by addon_name"
 
 
@@ -48,15 +48,13 @@ def installed_version(url: str) -> str | None:
     Raises:
         ConnectionFailed: if the database cannot be reached.
     """
-    call = installation.version()
-    with connect(url) as connection, translated_with_role(connection, call.sql):
+    with connect(url) as connection, translated_with_role(connection, _VERSION):
         if connection.execute("select to_regnamespace('pgque')").fetchall()[0][0] is None:
             return None
         try:
-            version = call.parse(connection.execute(call.sql).fetchall())
+            return str(connection.execute(_VERSION).fetchall()[0][0])
         except psycopg.errors.UndefinedFunction:
             return None
-    return version
 
 
 def installed_addons(url: str) -> dict[str, str]:
@@ -169,7 +167,7 @@ def as_owner(url: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 def _refuse_superuser(url: str) -> None:
-    """Keeps a superuser from calling functions of a schema whose owner is none.
+    """Keeps a superuser from calling functions of a schema whose owner is not a superuser.
 
     The scripts refuse this, too, but the version is read before they run.
 
@@ -180,9 +178,9 @@ def _refuse_superuser(url: str) -> None:
         found = connection.execute(_OWNER_OF_SUPERUSERS_SESSION).fetchone()
     if found is not None:
         raise PermissionDenied(
-            f"pgque belongs to {found[0]}, who is no superuser: code of that role could run with "
-            "the rights of this superuser's session",
-            f"Connect as {found[0]}, or as a member of that role who is no superuser.",
+            f"pgque belongs to {found[0]}, who is not a superuser: code of that role could run "
+            "with the rights of this superuser's session",
+            f"Connect as {found[0]}, or as a member of that role who is not a superuser.",
         )
 
 
@@ -261,7 +259,7 @@ def check_version(url: str, addons: Sequence[str] = ()) -> None:
 
 
 def _order(version: str) -> list[int]:
-    """Returns the numbers by which versions are compared, as in the SQL, without any suffix."""
+    """Returns the numbers for comparing versions, as in the SQL, without any suffix."""
     numbers = re.match(r"[0-9.]*[0-9]", version)
     return [int(number) for number in numbers[0].split(".")] if numbers else []
 

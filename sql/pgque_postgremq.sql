@@ -21,7 +21,7 @@ select pg_advisory_xact_lock(hashtextextended('pgque.install', 0));
 
 -- Continues as the role that owns the schema, so that all objects keep one owner: our own functions
 -- are closed to all other roles. A superuser's session may not, because SET ROLE and SET SESSION
--- AUTHORIZATION are no boundary: a trigger or a view of the owner could set the role back. For the
+-- AUTHORIZATION are not a boundary: a trigger or a view of the owner could set the role back. For the
 -- same reason nobody continues if another role has put something into the schema. All of this reads
 -- catalogs only, because reading a relation of the schema could already run such code.
 do $$
@@ -45,10 +45,10 @@ begin
         return;
     elsif v_is_super
           and not (select r.rolsuper from pg_roles r where r.oid = v_owner) then
-        raise exception 'pgque belongs to %, who is no superuser: code of that role could run with '
+        raise exception 'pgque belongs to %, who is not a superuser: code of that role could run with '
                         'the rights of this superuser''s session', v_owner::regrole
             using errcode = 'insufficient_privilege',
-                  hint = format('Connect as %s, or as a member of that role who is no superuser.',
+                  hint = format('Connect as %s, or as a member of that role who is not a superuser.',
                                 v_owner::regrole);
     elsif not pg_has_role(v_owner, 'member') then
         raise exception 'pgque belongs to %, and % is not a member of that role', v_owner::regrole,
@@ -259,7 +259,7 @@ create table if not exists postgremq.floor_1 partition of postgremq.floor for va
 create index if not exists floor_newest on postgremq.floor (queue_id, floor_no);
 
 -- The time that no new due_at is before. A sequence, because its value counts for all transactions
--- at once, whatever their snapshots. Only who holds the row of barrier_lock may move it.
+-- at once, regardless of their snapshots. Only the holder of the row of barrier_lock may move it.
 create sequence if not exists postgremq.barrier minvalue 0 start 0;
 
 select setval('postgremq.barrier', 0)
@@ -513,7 +513,7 @@ end;
 $$;
 
 -- Writes a new floor after i_floor, with a position at the row that is due at i_due and has the id i_id,
--- or at that of i_floor if this is further. If more than 500 rows in front of the position are open, the
+-- or at the position of i_floor if this is further. If more than 500 rows in front of the position are open, the
 -- position is put in front of them instead. Does nothing in a transaction stricter than READ COMMITTED,
 -- whose snapshot is older than the barrier.
 -- locks: those of move_barrier. writes: floor, barrier.
@@ -639,7 +639,7 @@ begin
     if v_text is not null then
         perform pgque.insert_event(
             v_text, 'message', new.payload::pg_catalog.text, new.id::pg_catalog.text,
-            case when v_vt operator(pg_catalog.>) pg_catalog.now()  -- as JSON: whatever DateStyle is
+            case when v_vt operator(pg_catalog.>) pg_catalog.now()  -- as JSON: independent of DateStyle
                  then pg_catalog.to_json(v_vt) operator(pg_catalog.#>>) '{}' end, null, null);
         -- After the insert, which keeps the queue from being dropped and created by hand.
         if not exists (select from pgque.queue q
@@ -1000,7 +1000,7 @@ $$;
 -- A claim locks the row that it supersedes and skips locked rows, so nobody waits for another
 -- consumer. Then it inserts the next step, unless somebody did so after the statement's snapshot;
 -- if so, it tries again. Rows are locked but never updated, which leaves no dead rows. Settings of
--- the planner make it use the indexes, whatever the sizes of the tables were when it planned.
+-- the planner make it use the indexes, regardless of the sizes of the tables when it planned.
 -- locks: the rows that it claims. writes: state; floor, now and then.
 create or replace function postgremq.consume_message(
     p_queue_name varchar, p_vt integer, p_limit integer default 1)
@@ -1398,7 +1398,7 @@ begin
 end;
 $$;
 
--- Removes all messages from a queue, whatever their states.
+-- Removes all messages from a queue, regardless of their states.
 -- locks: none beyond the insert's own. writes: state, finished.
 create or replace function postgremq.clean_up_queue(p_queue varchar)
 returns void
@@ -1460,7 +1460,7 @@ $$;
 -- ===== addons/postgremq/dead_letters.sql =========================================================
 
 -- Moves the messages of all queues that have had all of their delivery attempts to the dead letter
--- queue, whatever their status: also completed ones, and those that a consumer is working on.
+-- queue, regardless of their status: also completed ones, and those that a consumer is working on.
 -- Returns how many.
 -- locks: none beyond the insert's own. writes: dead_letter_queue, state, finished.
 create or replace function postgremq.move_messages_to_dlq()
@@ -1895,7 +1895,7 @@ end;
 $$;
 
 -- Moves unfinished messages of a part to the current part, with their tokens, and skips those that
--- another session has claimed. They keep txid, due_at and id, by which floors find them. Returns how
+-- another session has claimed. They keep txid, due_at and id, with which floors find them. Returns how
 -- many, at most i_limit. Fails if a consumer keeps the transaction of an answer open.
 -- locks: the rows that it moves, for at most the lock_timeout. writes: state.
 create or replace function postgremq.move_states(i_part smallint, i_limit integer)

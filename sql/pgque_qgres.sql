@@ -21,7 +21,7 @@ select pg_advisory_xact_lock(hashtextextended('pgque.install', 0));
 
 -- Continues as the role that owns the schema, so that all objects keep one owner: our own functions
 -- are closed to all other roles. A superuser's session may not, because SET ROLE and SET SESSION
--- AUTHORIZATION are no boundary: a trigger or a view of the owner could set the role back. For the
+-- AUTHORIZATION are not a boundary: a trigger or a view of the owner could set the role back. For the
 -- same reason nobody continues if another role has put something into the schema. All of this reads
 -- catalogs only, because reading a relation of the schema could already run such code.
 do $$
@@ -45,10 +45,10 @@ begin
         return;
     elsif v_is_super
           and not (select r.rolsuper from pg_roles r where r.oid = v_owner) then
-        raise exception 'pgque belongs to %, who is no superuser: code of that role could run with '
+        raise exception 'pgque belongs to %, who is not a superuser: code of that role could run with '
                         'the rights of this superuser''s session', v_owner::regrole
             using errcode = 'insufficient_privilege',
-                  hint = format('Connect as %s, or as a member of that role who is no superuser.',
+                  hint = format('Connect as %s, or as a member of that role who is not a superuser.',
                                 v_owner::regrole);
     elsif not pg_has_role(v_owner, 'member') then
         raise exception 'pgque belongs to %, and % is not a member of that role', v_owner::regrole,
@@ -452,7 +452,7 @@ $$;
 
 -- Moves a consumer of an SP queue and returns the entries that it passed. Numbers have no gaps and
 -- become visible in order, so the end of the page follows from its beginning. _build_functions makes
--- two more that read one half each, so that whoever has left the other one does not keep it from being
+-- two more that read one half each, so that a session that has left the other one does not keep it from being
 -- emptied.
 -- locks: none. writes: the half of the positions that has the consumer's.
 create or replace function qgres.sp_consume_0(

@@ -21,7 +21,7 @@ select pg_advisory_xact_lock(hashtextextended('pgque.install', 0));
 
 -- Continues as the role that owns the schema, so that all objects keep one owner: our own functions
 -- are closed to all other roles. A superuser's session may not, because SET ROLE and SET SESSION
--- AUTHORIZATION are no boundary: a trigger or a view of the owner could set the role back. For the
+-- AUTHORIZATION are not a boundary: a trigger or a view of the owner could set the role back. For the
 -- same reason nobody continues if another role has put something into the schema. All of this reads
 -- catalogs only, because reading a relation of the schema could already run such code.
 do $$
@@ -45,10 +45,10 @@ begin
         return;
     elsif v_is_super
           and not (select r.rolsuper from pg_roles r where r.oid = v_owner) then
-        raise exception 'pgque belongs to %, who is no superuser: code of that role could run with '
+        raise exception 'pgque belongs to %, who is not a superuser: code of that role could run with '
                         'the rights of this superuser''s session', v_owner::regrole
             using errcode = 'insufficient_privilege',
-                  hint = format('Connect as %s, or as a member of that role who is no superuser.',
+                  hint = format('Connect as %s, or as a member of that role who is not a superuser.',
                                 v_owner::regrole);
     elsif not pg_has_role(v_owner, 'member') then
         raise exception 'pgque belongs to %, and % is not a member of that role', v_owner::regrole,
@@ -95,7 +95,7 @@ begin
         perform pgque.uninstall();
     elsif to_regnamespace('pgque') is not null then
         raise exception 'this version of pgque cannot tell whether events are unread'
-            using errcode = 'PQ020', hint = 'Install the new version before, or remove all with: '
+            using errcode = 'PQ020', hint = 'Install the new version first, or remove everything with: '
                                             'drop schema pgque cascade;';
     end if;
 end;

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import psycopg
 import pytest
 
-from demo import leftovers
-from pgque_dagster.embedded import EmbeddedPostgres
+from harness import leftovers
 from pgque_dagster.spark.cluster import class_archive
-from tests.support.debian import DEBIAN_VERSION, DebianPostgres
-from tests.support.formats import spare_a_format
-from tests.support.processor_time import ProcessorTime
-from tests.support.programs import is_installed
+from tests.support.runner.formats import spare_formats
+from tests.support.runner.packages import is_installed
+from tests.support.runner.processor_time import ProcessorTime
+from tests.support.servers.postgres import Postgres
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,13 +28,17 @@ INSTALL_SQL = Path(__file__).parent.parent / "sql" / "pgque.sql"
 TEMPLATE = "pgque_template"
 SLOW_TEST_SECONDS = 3600
 
-# Sparks of tests are short: optimizing their code costs more than it saves.
-os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# Sparks of tests are short: optimizing their code costs more than it saves. Without the optimizing
+# compiler, the default for code is 48 MB, which is full after some tests: code is compiled again.
+os.environ.setdefault(
+    "JAVA_TOOL_OPTIONS",
+    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC",
+)
 
 # pytest closes its folders to the user who runs the server for root.
 os.environ.setdefault("PGQUE_OPEN_FOLDERS", "1")
 
-# Folders whose tests start Spark or Dagster, the most expensive first.
+# Folders whose tests start Spark or Dagster.
 COSTLY = ("live", "dagster", "spark", "client", "demo")
 ROOT = Path(__file__).parent
 # DROP DATABASE sleeps for 100 ms if a session that was closed has not ended yet.
@@ -91,10 +94,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(ProcessorTime(config))
 
 
+def pytest_keyboard_interrupt() -> None:
+    """Ends the workers at once: each would first end its test, which may wait for Spark."""
+    if leftovers.MARK in os.environ and "PYTEST_XDIST_WORKER" not in os.environ:
+        leftovers.end_started()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out tests that need another server or program, and puts expensive files first."""
-    spare_a_format(items)
+    spare_formats(items)
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(SLOW_TEST_SECONDS))
@@ -116,10 +125,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not is_left_out(item)]
 
 
-def _cost_of_file(item: pytest.Item) -> tuple[int, int, Path]:
-    folder = item.path.relative_to(ROOT).parts[0]
-    rank = COSTLY.index(folder) if folder in COSTLY else len(COSTLY)
-    return rank, -item.path.stat().st_size, item.path
+def _seconds_of_files() -> dict[str, float]:
+    """Returns the processor time of files of tests that take long."""
+    lines = (ROOT.parent / "build" / "test_seconds.txt").read_text().splitlines()
+    found = (line.rsplit(maxsplit=1) for line in lines)
+    return {file: float(seconds) for file, seconds in found}
+
+
+_SECONDS = _seconds_of_files()
+
+
+def _cost_of_file(item: pytest.Item) -> tuple[bool, float, Path]:
+    file = str(item.path.relative_to(ROOT.parent))
+    # One worker runs all of tests/live, which share a Dagster.
+    return not file.startswith("tests/live/"), -_SECONDS.get(file, 0), item.path
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -177,25 +196,14 @@ def server() -> Iterator[Server]:
 
 
 @contextmanager
-def new_server(folder: Path | None = None) -> Iterator[EmbeddedPostgres | DebianPostgres]:
+def new_server(folder: Path | None = None) -> Iterator[Postgres]:
     """One more server of that version, for tests that need it to themselves, in a folder."""
-    version = server_version()
     # Not tmp_path_factory: pytest closes its folders to the user who runs the server for root.
-    with tempfile.TemporaryDirectory(prefix="pgque-test-", dir=folder) as place:
-        data_dir = Path(place) / "postgres"
-        if version == DEBIAN_VERSION:
-            with DebianPostgres(data_dir) as debian:
-                yield debian
-        else:
-            with EmbeddedPostgres(data_dir, version=version) as embedded:
-                _spare_the_disk(embedded)
-                yield embedded
-
-
-def _spare_the_disk(server: EmbeddedPostgres) -> None:
-    """Turns fsync off: it is for crashes of the machine, and most of a small test's time."""
-    administer(server, "alter system set fsync = off")
-    administer(server, "select pg_reload_conf()")
+    with (
+        tempfile.TemporaryDirectory(prefix="pgque-test-", dir=folder) as place,
+        Postgres(Path(place) / "postgres", server_version()) as running,
+    ):
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from xml.etree import ElementTree
 
-from demo import leftovers
+from harness import leftovers
 
 ROOT = Path(__file__).parents[1]
 _TESTS = ("tests/dagster/test_shards_servers.py", "tests/live/test_any_fault.py")

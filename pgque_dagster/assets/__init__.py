@@ -1,1 +1,1 @@
-"""What an asset does with a batch: claim, compute, store, check, ack."""
+"""The steps of an asset for a batch: claim, compute, store, check, ack."""

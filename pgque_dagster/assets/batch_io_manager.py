@@ -1,8 +1,8 @@
 """What the IO managers of batches share.
 
-`batch_safe` says that they store each batch once: the assets refuse IO managers without it, unless
-the asset has it. They only call the sinks. `spark/sinks/` says how storing works and what a crash
-can leave behind.
+`batch_safe` declares that they store each batch once: the assets refuse an IO manager without it,
+unless the asset has it. They only call the sinks. `spark/sinks/` describes how storing works and
+what a crash can leave behind.
 """
 
 from collections.abc import Mapping
@@ -22,19 +22,19 @@ from .outputs import class_name
 
 
 class BatchIOManager(dg.ConfigurableIOManager):
-    """Stores the DataFrame of a batch by a sink."""
+    """Stores the DataFrame of a batch in a sink."""
 
     batch_safe: ClassVar[bool] = True
     checks_batch: ClassVar[bool] = True
     pyspark: dg.ResourceDependency[Any] = None  # type: ignore[assignment]
-    """The resource that the assets use, for steps that load an asset in a process of their own."""
+    """The resource that the assets use, for steps that load an asset in a separate process."""
 
     def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
-        """Stores a batch's DataFrame. Replaces what an earlier attempt stored.
+        """Stores a batch's DataFrame, replacing what an earlier attempt stored.
 
         Raises:
-            InvalidArgument: if the output is not a DataFrame, or is not computed from a batch, or
-                does not fit what is stored there.
+            InvalidArgument: if the output is not a DataFrame, is not computed from a batch, or does
+                not fit the stored data.
         """
         # Dagster calls an IO manager outside the block of the step that logs errors.
         instance = context.step_context.instance
@@ -46,15 +46,17 @@ class BatchIOManager(dg.ConfigurableIOManager):
                     "Return a Spark DataFrame: batch.spark.createDataFrame makes one of rows, of a "
                     "pandas DataFrame or of an Arrow table.",
                 )
+            key, metadata = context.asset_key, context.definition_metadata
+            sink = self.sink_of(key, metadata, over_shards=bool(batch.claim.shards))
             with clear_executor_errors():
-                stored = self._store(context, batch, obj)
+                stored = self._store(sink, batch, obj)
         context.add_output_metadata({**stored, **set_aside(batch.claim)})
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
-        """Returns what is stored of the input, or those batches of it that the input wants.
+        """Returns the stored data of the input, or the batches of it that the input requests.
 
         Raises:
-            InvalidArgument: if there is no Spark session, or what the input wants cannot be given.
+            InvalidArgument: if there is no Spark session, or requested batches are not available.
         """
         with log_error_line(context.log):
             return self._load(context)
@@ -65,16 +67,14 @@ class BatchIOManager(dg.ConfigurableIOManager):
         """Returns the sink of an asset's table.
 
         Args:
-            key: of the asset.
-            metadata: of the asset.
-            over_shards: whether it is to store the batches of several shards.
+            key: the asset's key.
+            metadata: the asset's metadata.
+            over_shards: whether the sink stores the batches of several shards.
         """
         raise NotImplementedError
 
-    def _store(
-        self, context: dg.OutputContext, batch: "spark.SparkBatch", frame: DataFrame
-    ) -> dict[str, Any]:
-        """Stores the rows; returns metadata of the output."""
+    def _store(self, sink: Any, batch: "spark.SparkBatch", frame: DataFrame) -> dict[str, Any]:
+        """Stores the rows in the sink; returns metadata of the output."""
         raise NotImplementedError
 
     def _load(self, context: dg.InputContext) -> DataFrame:

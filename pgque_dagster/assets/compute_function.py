@@ -29,8 +29,8 @@ def make_step(
         compute_fn: takes a `SparkBatch` named `batch`, and optionally `context`, resources and
             upstream assets.
         databases: whose resources the step needs.
-        work: runs the step. It gets context, the resources by database, pyspark, and a function
-            that calls `compute_fn` with a batch.
+        work: runs the step. It gets the context, the resources by database, pyspark, and a
+            function that calls `compute_fn` with a batch.
         required: keys of further resources that the step needs.
 
     Raises:
@@ -38,15 +38,15 @@ def make_step(
     """
     if inspect.iscoroutinefunction(compute_fn) or inspect.isasyncgenfunction(compute_fn):
         raise dg.DagsterInvalidDefinitionError(
-            f"{compute_fn.__name__} is async: nothing would wait for it before the ack. Make it a "
-            "plain function, and call asyncio.run() in it for what is async"
+            f"{compute_fn.__name__} is async, but nothing would await it before the ack. Make it a "
+            "plain function, and use asyncio.run() in it for asynchronous parts"
         )
     wanted = inspect.signature(compute_fn).parameters
     if "batch" not in wanted:
         raise dg.DagsterInvalidDefinitionError(
             f"{compute_fn.__name__} has no parameter 'batch': add it, to get the SparkBatch"
         )
-    # Dagster takes resources by parameter or by key, not both. So keys become parameters.
+    # Dagster takes resources by parameter or by key, but not both, so keys become parameters.
     names = [database.name for database in databases]
     added = sorted(set(required) - set(wanted) - {*names, "pyspark"})
 
@@ -91,9 +91,9 @@ def _refuse_unrecorded(context: dg.AssetExecutionContext) -> None:
     """Refuses a step whose process does not write the event log of its run.
 
     A batch is acked after its materialization is recorded. Under an executor, the step's process
-    writes the event log itself, on whatever host it is, so the order is kept. A step launcher
-    (`dg.StepLauncher`) gives the process an instance of its own, and the host records the events
-    later, or never if it dies.
+    writes the event log itself, on any host, so the order is kept. A step launcher
+    (`dg.StepLauncher`) gives the process its own instance, and the host records the events later,
+    or never if it dies.
 
     Raises:
         InvalidArgument: if the instance of this process does not know the run.
@@ -102,7 +102,7 @@ def _refuse_unrecorded(context: dg.AssetExecutionContext) -> None:
         return
     raise InvalidArgument(
         f"the instance of Dagster in this process does not know run {context.run.run_id}: a step "
-        "launcher executes the step and reports its events when it is over, so the batch would be "
+        "launcher executes the step and reports its events after it ends, so the batch would be "
         "acked before its materialization is recorded",
         f"Remove the step launcher from the resources of {context.op_def.name}. To run the step on "
         "another host, use an executor (Docker, Kubernetes, Celery); to run only Spark elsewhere, "

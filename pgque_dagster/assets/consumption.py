@@ -1,4 +1,4 @@
-"""What an asset consumes and how, by the decorators' arguments and the function's annotation."""
+"""What an asset consumes and how, from the decorator's arguments and the function's annotation."""
 
 import inspect
 from collections.abc import Callable
@@ -26,7 +26,7 @@ ComputeFunction = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Consumption:
-    """What an asset consumes, and how; the fields are the function and the decorators' arguments.
+    """What an asset consumes and how; the fields are the function and the decorator's arguments.
 
     Raises:
         DagsterInvalidDefinitionError: if a value is out of range.
@@ -45,7 +45,7 @@ class Consumption:
     shard: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuses values out of range."""
+        """Refuses values that are out of range."""
         problems = [
             count_problem("slices", self.slices),
             duration_problem("lease_ttl", self.lease_ttl, positive=True, at_most=LONGEST_LEASE),
@@ -69,22 +69,22 @@ class Consumption:
         return self.shards or (self.database,)
 
     def of_shard(self, database: Database) -> Self:
-        """Returns what is consumed of one shard."""
+        """Returns the consumption of one shard."""
         return replace(self, database=database, shards=(), shard=database.name)
 
     def _problem_of_shards(self) -> str | None:
         names = [each.name for each in self.shards]
         if len(set(names)) < len(names):
-            return f"databases names one twice: {', '.join(names)}"
+            return f"databases has a name twice: {', '.join(names)}"
         if self.database != DEFAULT_DATABASE:
-            return "leave out database, or databases"
+            return "pass database or databases, not both"
         if self.partitions is not None:
             return "leave out partitions, or databases: each shard has one sequence of batches"
         return None
 
     @property
     def holder(self) -> Holder:
-        """The consumer, which a run by hand claims for."""
+        """The holder for which a manual run claims."""
         return Holder(self.queue, self.consumer)
 
     @property
@@ -102,12 +102,12 @@ class Consumption:
 
     @property
     def returns_frames(self) -> bool:
-        """Whether it is annotated to return DataFrames only, for IO managers to store."""
+        """Whether it is annotated to return only DataFrames, which IO managers store."""
         return _is_frame(self._annotation)
 
     @property
     def returns_scalar(self) -> Any:
-        """The class of a single value that it is annotated to return; None for other classes."""
+        """The class of the single value that it is annotated to return, or None."""
         return self._annotation if self._annotation in (bool, bytes, int, str) else None
 
     @property
@@ -115,7 +115,7 @@ class Consumption:
         try:
             return inspect.signature(self.compute_fn, eval_str=True).return_annotation
         except NameError:
-            # A name that only type checkers import.
+            # A name that is imported only for type checkers.
             return inspect.signature(self.compute_fn).return_annotation
 
     def __str__(self) -> str:

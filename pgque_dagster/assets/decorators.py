@@ -1,7 +1,6 @@
 """`@pgque_asset` and `@pgque_multi_asset`: assets computed from batches or windows of a queue.
 
-They are thin layers on Dagster's own decorators; `step.py` and `windows.py` have what happens in
-a run.
+They are thin layers on Dagster's own decorators; `step.py` describes what happens in a run.
 """
 
 import copy
@@ -17,22 +16,22 @@ import dagster as dg
 from ..client import Position
 from ..project.database import DEFAULT, Database
 from ..project.keys import CONSUMER
+from .claims import Claims, claim_batches
 from .compute_function import make_step
 from .consumption import ComputeFunction, Consumption
-from .shards import consume_shards
 from .step import consume
-from .windows import compute_window
+from .windows import open_windows
 
 _IO_MANAGER = "io_manager"
 _LEASE_TTL = timedelta(minutes=1)
-# Dagster warns of a parameter that it passes itself when it loads assets with checks, as ours are.
+# Dagster warns about a parameter that it passes itself when it loads assets with checks, like ours.
 warnings.filterwarnings(
     "ignore",
     "Parameter `execution_type` of function `AssetsDefinition",
     dg.BetaWarning,
     r"dagster\._core\.definitions\.repository_definition\.",
 )
-_SLOTS = "For several runs at a time that keep the events of a key in order, use partitions"
+_SLOTS = "For several parallel runs that keep the events of a key in order, use partitions"
 
 
 def pgque_asset(
@@ -49,21 +48,8 @@ def pgque_asset(
     slices: int = 4,
     batch_safe: bool = False,
     name: str | None = None,
-    key_prefix: Sequence[str] | str | None = None,
-    deps: Sequence[Any] = (),
-    description: str | None = None,
-    kinds: set[str] | None = None,
-    group_name: str | None = None,
-    owners: Sequence[str] | None = None,
-    tags: Mapping[str, str] | None = None,
-    metadata: Mapping[str, Any] | None = None,
-    code_version: str | None = None,
-    automation_condition: dg.AutomationCondition[dg.AssetKey] | None = None,
-    freshness_policy: dg.FreshnessPolicy | None = None,
     check_specs: Sequence[dg.AssetCheckSpec] = (),
     io_manager_key: str | None = None,
-    op_tags: Mapping[str, Any] | None = None,
-    pool: str | None = None,
     **asset_options: Any,
 ) -> Callable[[ComputeFunction], dg.AssetsDefinition]:
     """Defines an asset computed by a function that takes a `SparkBatch` named `batch`.
@@ -73,15 +59,15 @@ def pgque_asset(
     result itself. If a blocking check among `check_specs` fails, the batch is not acked. If there
     is no batch, or another run has its lease, the asset is skipped.
 
-    If the function returns None or yields nothing, the run fails and the batch is released, unless
-    the function is annotated with `-> None`, because it stores its results itself.
+    If the function returns None or yields nothing, the run fails and the batch is released. To
+    store results itself and return nothing, the function must be annotated with `-> None`.
 
-    With `partitions_def`, each partition is a window of time, of the events that the queue retains.
-    No consumer is registered and nothing is acked, so a window can be computed at any time, in any
-    order, and again. It counts as a batch whose id is its start in UTC, as YYYYMMDDHHMM. An event
-    belongs to the window of the tick with which it became visible: that of its commit, or the next
-    one if no tick came in between. A window that is not over fails its run, and so does one whose
-    ticks are not all retained; with `databases`, in any of them.
+    With `partitions_def`, each partition is a time window over the events that the queue retains.
+    No consumer is registered and nothing is acked, so windows can be computed at any time, in any
+    order, and again. A window counts as a batch whose id is its start in UTC, as YYYYMMDDHHMM. An
+    event belongs to the window of the tick with which it became visible: the tick of its commit, or
+    the next one if no tick came in between. A run fails if its window is not over or not all of the
+    window's ticks are retained; with `databases`, this holds for each of them.
 
     Args:
         queue: the queue's name.
@@ -92,40 +78,28 @@ def pgque_asset(
         consumer: the consumer's name; by default the asset's name. Each asset needs its own.
         start_at: where the consumer starts when it is registered: `earliest`, the oldest tick that
             is retained; `latest`, the last tick; the number of a tick; or a time with a zone, from
-            which on it gets all events that were committed. By default at the last tick, or at the
-            first one of a queue younger than an hour. A registered consumer is not moved.
+            which it gets all committed events. By default at the last tick, or at the first one of
+            a queue younger than an hour. A registered consumer is not moved.
         partitions: divides the events by their key (ev_extra1) among this number of slots, from 1
-            to 256. The events of a key are computed in order, and one run at a time works on a
-            slot. By default all events are in one sequence of batches.
-        partitions_def: windows of time, such as HourlyPartitionsDefinition, in place of batches.
-        leave_out_failed: allows the function of a window to leave events out: malformed ones, and
-            those that it passes to `nack` or `dead_letter`. They are counted in the metadata
-            `pgque/left_out`. Without it, such an event fails the run, because a window has no dead
-            letters.
-        lease_ttl: how long the lease of a run that died lasts. Until then no other run may claim
+            to 256. The events of a key are computed in order, and only one run works on a slot.
+            By default all events are in one sequence of batches.
+        partitions_def: time windows, such as HourlyPartitionsDefinition, instead of batches.
+        leave_out_failed: allows the function of a window to leave events out: malformed events, and
+            events that it passes to `nack` or `dead_letter`. The metadata `pgque/left_out` counts
+            them. Otherwise such an event fails the run, because a window has no dead letters.
+        lease_ttl: how long the lease of a run that died lasts. Until then no other run can claim
             the batch. A live run renews its lease.
         slices: the maximum number of partitions in which a large batch is read.
-        batch_safe: says that the IO manager keeps the outputs of batches apart, and that storing
-            one again changes nothing. Without it, an IO manager that does not say so itself, by an
-            attribute `batch_safe`, is refused when it is to store a value: most IO managers replace
-            the output of one run by that of the next.
+        batch_safe: declares that the IO manager keeps outputs of batches apart, and that storing
+            one again changes nothing. Unless the IO manager declares it itself, with an attribute
+            `batch_safe`, it may not store a value: most IO managers replace the output of one run
+            with the output of the next.
         name: the asset's name; by default the function's name.
-        key_prefix: prefix of the asset's key.
-        deps: upstream assets besides the queue.
-        description: of the asset; by default the function's docstring.
-        kinds: shown with the asset; by default pyspark.
-        group_name: the asset's group.
-        owners: of the asset.
-        tags: of the asset.
-        metadata: of the asset.
-        code_version: of the function.
-        automation_condition: of the asset.
-        freshness_policy: of the asset.
         check_specs: checks whose results the function yields or returns.
         io_manager_key: the key of the IO manager.
-        op_tags: of the step.
-        pool: a pool that limits how many steps run at the same time.
-        asset_options: any other option of `@dg.asset`, such as `key` and `required_resource_keys`.
+        asset_options: any other option of `@dg.asset`, such as `key_prefix`, `group_name`,
+            `owners`, `tags`, `metadata`, `deps` (besides the queue) and `pool`. By default the
+            description is the function's docstring, and the kind is pyspark.
 
     Returns:
         The decorator. The asset needs the resources of its database (PgqueResource) and `pyspark`
@@ -134,7 +108,7 @@ def pgque_asset(
     Raises:
         DagsterInvalidDefinitionError: if the function has no parameter `batch`, is `async`, or
             returns nothing although an IO manager is named; if an option is out of range, or
-            means nothing beside the others.
+            has no effect in combination with the others.
 
     Example:
         .. code-block:: python
@@ -147,7 +121,7 @@ def pgque_asset(
     def decorate(compute_fn: ComputeFunction) -> dg.AssetsDefinition:
         if isinstance(databases, str):
             raise dg.DagsterInvalidDefinitionError(
-                f"{compute_fn.__name__}: databases is a text: write databases=['{databases}']"
+                f"{compute_fn.__name__}: databases is a string: write databases=['{databases}']"
             )
         of_windows = partitions_def is not None
         of_consumers = {
@@ -161,7 +135,7 @@ def pgque_asset(
             _check_windows(compute_fn, partitions_def, of_consumers, asset_options)
         elif leave_out_failed:
             raise dg.DagsterInvalidDefinitionError(
-                f"{compute_fn.__name__}: leave out leave_out_failed, or pass partitions_def: "
+                f"{compute_fn.__name__}: remove leave_out_failed, or pass partitions_def: "
                 "failed events of a batch become dead letters"
             )
         consumption = Consumption(
@@ -170,7 +144,7 @@ def pgque_asset(
             consumer or name or compute_fn.__name__,
             lease_ttl,
             slices,
-            # The IO manager gets the partition of a window, which it must keep apart for any asset.
+            # The IO manager gets the window's partition; it must keep these apart for any asset.
             batch_safe=batch_safe or of_windows,
             start_at=start_at,
             partitions=partitions,
@@ -181,7 +155,7 @@ def pgque_asset(
             _check_final(consumption, check_specs)
         if consumption.returns_nothing and io_manager_key is not None:
             _refuse_manager(compute_fn, io_manager_key)
-        options = dict(asset_options)
+        options = _with_defaults(asset_options, consumption)
         required = set(options.pop("required_resource_keys", None) or ())
         if io_manager_key is None and consumption.stores_itself:
             # The function stores its results itself, so the asset needs no IO manager.
@@ -189,36 +163,19 @@ def pgque_asset(
         else:
             required.add(io_manager_key or _IO_MANAGER)
             if consumption.returns_scalar:
-                # As `@dg.asset` does, so that a DataFrame does not pass for a text.
+                # As `@dg.asset` does, so that a DataFrame is not accepted as a string.
                 options.setdefault("dagster_type", consumption.returns_scalar)
-        of_queue = consumption.metadata()
+        claim: Callable[..., Claims] = claim_batches
         if partitions_def is not None:
-            # By this, sensors and checks tell who has a consumer.
-            del of_queue[CONSUMER]
-            work = partial(compute_window, consumption, partitions_def, leave_out_failed)
-        else:
-            work = partial(consume_shards if databases else consume, consumption)
+            # From this, sensors and checks learn who owns a consumer.
+            del options["metadata"][CONSUMER]
+            claim = partial(open_windows, partitions_def, leave_out_failed)
+        work = partial(consume, consumption, claim)
         asset: dg.AssetsDefinition = dg.asset(
             name=name,
-            key_prefix=key_prefix,
             partitions_def=partitions_def,
-            deps=[*(each.queue_key(queue) for each in consumption.databases), *deps],
-            description=description or inspect.getdoc(compute_fn),
-            kinds={"pyspark"} if kinds is None else kinds,
-            group_name=group_name,
-            owners=owners,
-            tags=tags,
-            metadata={
-                **(metadata or {}),
-                **of_queue,
-            },
-            code_version=code_version,
-            automation_condition=automation_condition,
-            freshness_policy=freshness_policy,
             check_specs=list(check_specs),
             io_manager_key=io_manager_key,
-            op_tags=op_tags,
-            pool=pool,
             # A run without a batch has no output.
             output_required=of_windows,
             **options,
@@ -250,8 +207,8 @@ def pgque_multi_asset(
 ) -> Callable[[ComputeFunction], dg.AssetsDefinition]:
     """Defines several assets computed by one function that takes a `SparkBatch` named `batch`.
 
-    The assets share a consumer: a batch is acked when its output for every asset is stored. So they
-    are always materialized together.
+    The assets share a consumer: a batch is acked when its output for every asset is stored.
+    Therefore they are always materialized together.
 
     Args:
         queue: the queue's name.
@@ -268,7 +225,7 @@ def pgque_multi_asset(
         batch_safe: as for `pgque_asset`; for `outs` only.
         name: the step's name; by default the function's name.
         deps: upstream assets of all of them, besides the queue.
-        description: of the step; by default the function's docstring.
+        description: the step's description; by default the function's docstring.
         check_specs: checks whose results the function yields or returns.
         asset_options: any other option of `@dg.multi_asset`, except `can_subset`.
 
@@ -304,6 +261,7 @@ def pgque_multi_asset(
         options = dict(asset_options)
         required = set(options.pop("required_resource_keys", None) or ())
         upstream = [consumption.database.queue_key(queue), *deps]
+        work = partial(consume, consumption, claim_batches)
         if outs:
             options |= {"outs": {key: _optional(out) for key, out in outs.items()}}
             options |= {"deps": upstream}
@@ -318,7 +276,7 @@ def pgque_multi_asset(
             description=description or inspect.getdoc(compute_fn),
             check_specs=list(check_specs),
             **options,
-        )(make_step(compute_fn, consumption.databases, partial(consume, consumption), required))
+        )(make_step(compute_fn, consumption.databases, work, required))
         _refuse_partitions(assets)
         return assets.map_asset_specs(
             lambda spec: spec.merge_attributes(
@@ -327,6 +285,19 @@ def pgque_multi_asset(
         )
 
     return decorate
+
+
+def _with_defaults(given: Mapping[str, Any], consumption: Consumption) -> dict[str, Any]:
+    """Returns options of `@dg.asset` with our defaults, the queue upstream, and our metadata."""
+    queues = [each.queue_key(consumption.queue) for each in consumption.databases]
+    kinds = given.get("kinds")
+    return {
+        **given,
+        "deps": [*queues, *(given.get("deps") or ())],
+        "description": given.get("description") or inspect.getdoc(consumption.compute_fn),
+        "kinds": {"pyspark"} if kinds is None else kinds,
+        "metadata": {**(given.get("metadata") or {}), **consumption.metadata()},
+    }
 
 
 def _refuse_manager(compute_fn: ComputeFunction, manager: str) -> None:
@@ -343,7 +314,7 @@ def _check_windows(
     of_consumers: Mapping[str, Any],
     asset_options: Mapping[str, Any],
 ) -> None:
-    """Refuses partitions that are no windows of time, and options that mean nothing for windows."""
+    """Refuses partitions that are not time windows, and options that windows do not have."""
     if not isinstance(partitions_def, dg.TimeWindowPartitionsDefinition):
         raise dg.DagsterInvalidDefinitionError(
             f"{compute_fn.__name__}: partitions_def must be a TimeWindowPartitionsDefinition, such "
@@ -363,12 +334,12 @@ def _check_windows(
 
 
 def _check_final(consumption: Consumption, check_specs: Sequence[dg.AssetCheckSpec]) -> None:
-    """Refuses what cannot be with batches of several databases, which are stored once for all."""
+    """Refuses options that do not work with several databases, whose batches share a commit."""
     if consumption.stores_itself:
         problem = "an IO manager stores the result, so return a DataFrame"
     elif any(spec.blocking for spec in check_specs):
         problem = (
-            "what is stored is final, so no check can block its ack: raise in the function "
+            "what is stored is final, so a check cannot block its ack: raise in the function "
             "instead, or leave out blocking"
         )
     else:
@@ -385,13 +356,13 @@ def _refuse_partitions(assets: dg.AssetsDefinition) -> None:
     if assets.partitions_def is not None or assets.backfill_policy is not None:
         raise dg.DagsterInvalidDefinitionError(
             f"{assets.op.name}: leave out partitions_def and backfill_policy: a run gets the next "
-            "batch of its consumer, whatever its partition is. For windows of time, with "
+            "batch of its consumer, regardless of its partition. For windows of time, with "
             f"backfills, use @pgque_asset with partitions_def. {_SLOTS}"
         )
 
 
 def _optional(out: dg.AssetOut) -> dg.AssetOut:
-    """Returns the output as an optional one, because a run without a batch skips it."""
+    """Makes the output optional, because a run without a batch skips it."""
     optional = copy.copy(out)
     optional.is_required = False
     return optional

@@ -1,7 +1,7 @@
 """Refuses a batch that a run may have stored before its asset got several databases.
 
 Such a run may have died between the sink's commit and its ack. Its rows are in the table that the
-asset had then, and only a run of that definition finds them there. A run over several databases has
+asset had then, where only a run of that definition finds them. A run over several databases has
 another table, and would store the batch again.
 """
 
@@ -12,7 +12,7 @@ import dagster as dg
 
 from ..client import Batch, Client, InvalidArgument
 from ..client.models import Lease, LeaseInfo
-from ..client.vector import Vector
+from ..client.sharded_claim import ShardedClaim
 from ..project.keys import BATCH_ID, CONSUMER, INCARNATION, QUEUE, run_of_owner
 from .consumption import Consumption
 
@@ -20,16 +20,16 @@ from .consumption import Consumption
 def refuse_batch_of_one(
     context: dg.AssetExecutionContext, client: Client, consumption: Consumption, sink: Any
 ) -> None:
-    """Refuses the open batch of a shard that a run of one database has had, before it is claimed.
+    """Refuses, before it is claimed, an open batch that a run of one database has had.
 
-    Not claimed, it uses up no attempt, and its lease still names that run. What the table of
-    several databases has of the batch is not refused: it is acked.
+    An unclaimed batch uses up no attempt, and its lease still names that run. A batch that the
+    table of several databases already has is acked, not refused.
 
     Args:
-        context: of the step.
-        client: the shard.
-        consumption: what is consumed of it.
-        sink: of the table of several databases.
+        context: the step's context.
+        client: the client of the shard.
+        consumption: the shard's consumption.
+        sink: the sink of the table for several databases.
 
     Raises:
         InvalidArgument: naming the run and what to do.
@@ -43,7 +43,7 @@ def refuse_batch_of_one(
     raise InvalidArgument(
         f"run {run_id[:8]} had batch {lease.batch_id} of {consumption} as an asset of one database "
         "and did not ack it: it may have stored it in the table of that asset, and here its events "
-        "would count again",
+        "would count twice",
         "Go back to the definition with one database and its table, materialize the asset until "
         f"`{consumption.database.command} status` shows no open batch of the consumer, and set "
         "databases again.",
@@ -55,8 +55,8 @@ def _run_of_one(
 ) -> str | None:
     """Returns the id of a run of one database that had the batch.
 
-    Of a run that was killed, the lease knows; of one that was requested for the batch and began,
-    Dagster does.
+    The lease names a run that was killed. Dagster knows a run that was requested for the batch and
+    has started.
     """
     if owner := run_of_owner(lease.owner, over_shards=False):
         return owner
@@ -71,10 +71,10 @@ def _run_of_one(
 
 
 def _is_stored(client: Client, consumption: Consumption, sink: Any, lease: LeaseInfo) -> bool:
-    """Whether the table of several databases has the batch."""
+    """Returns whether the table of several databases has the batch."""
     queue, consumer = consumption.queue, consumption.consumer
     unclaimed = Lease(lease.batch_id, "", lease.epoch, datetime.now(UTC), 0, 0)
     batch = Batch(client, queue, consumer, unclaimed, consumption.lease_ttl)
-    found = sink.stored(Vector({consumption.database.name: batch}))
-    # It may also say why the shard is refused.
+    found = sink.stored(ShardedClaim({consumption.database.name: batch}))
+    # This may also say why the shard is refused.
     return any(isinstance(each, int) for each in found.values())

@@ -1,6 +1,6 @@
-"""What the IO managers need to load an asset: the Spark session, and which batches are wanted.
+"""What IO managers need to load an asset: the Spark session, and the requested batches.
 
-A downstream asset says which batches of an input it wants by the metadata of the input.
+A downstream asset requests batches of an input with the metadata of the input.
 """
 
 from datetime import datetime
@@ -19,12 +19,11 @@ _OF_RUN, _NEW = "run", "new"
 
 
 def wanted_batches(context: dg.InputContext) -> frozenset[int] | None:
-    """Returns the ids of the batches that an input wants, by its metadata; None for all.
+    """Returns the ids of the batches that an input's metadata request; None for all.
 
     Raises:
-        InvalidArgument: if the metadata have a value that is not one of those that they can have;
-            if the run did not store the batches of its own that the input wants; or as for
-            `new_batches`.
+        InvalidArgument: if the metadata have an unknown value; if the run did not store the batches
+            that the input requests; or as for `new_batches`.
     """
     found = (context.definition_metadata or {}).get(BATCHES)
     batches = getattr(found, "value", found)
@@ -34,9 +33,9 @@ def wanted_batches(context: dg.InputContext) -> frozenset[int] | None:
         return new_batches(context)
     if batches is not None:
         raise InvalidArgument(
-            f"the input {context.asset_key.to_user_string()} wants the batches {batches!r}",
-            f'Set {BATCHES} to "{_NEW}" for those that the asset has not had, to "{_OF_RUN}" for '
-            "those that the same run stored, or leave it out for all.",
+            f"the input {context.asset_key.to_user_string()} requests the batches {batches!r}",
+            f'Set {BATCHES} to "{_NEW}" for batches that the asset has not read, to "{_OF_RUN}" '
+            "for batches that the same run stored, or leave it out for all.",
         )
     if not context.has_asset_partitions:
         return None
@@ -55,10 +54,10 @@ def window_of(partitions: dg.TimeWindowPartitionsDefinition, key: str) -> tuple[
 
 
 def session_of(pyspark: Any, context: dg.InputContext) -> SparkSession:
-    """Returns the session of the resource; without one, that of the step.
+    """Returns the session of the resource, or of the step if there is no resource.
 
     Raises:
-        InvalidArgument: if there is neither.
+        InvalidArgument: if there is no session either.
     """
     if pyspark is not None:
         return open_session(pyspark)
@@ -72,11 +71,11 @@ def session_of(pyspark: Any, context: dg.InputContext) -> SparkSession:
 
 
 def _of_this_run(context: dg.InputContext) -> list[int]:
-    """Returns the batches of the asset that this run stored, or a run that it re-executes.
+    """Returns the batches of the asset that this run stored, or the run that it re-executes.
 
     Raises:
-        InvalidArgument: if there is no such run. A run that another one requested would miss the
-            batches between.
+        InvalidArgument: if there is no such run. A run that another run requested would miss the
+            batches in between.
     """
     instance, key = context.instance, context.asset_key
     run: dg.DagsterRun | None = context.step_context.dagster_run
@@ -89,8 +88,8 @@ def _of_this_run(context: dg.InputContext) -> list[int]:
             return [each for each in map(batch_of, made) if each is not None]
         run = instance.get_run_by_id(run.parent_run_id) if run.parent_run_id else None
     raise InvalidArgument(
-        f'this run did not store {key.to_user_string()}, and {BATCHES}: "{_OF_RUN}" asks for the '
+        f'this run did not store {key.to_user_string()}, and {BATCHES}: "{_OF_RUN}" requests the '
         "batches that the same run stored",
-        f'Set {BATCHES} to "{_NEW}" for those that the asset has not had, or leave it out for all. '
-        "Or materialize both assets in one run.",
+        f'Set {BATCHES} to "{_NEW}" for batches that the asset has not read, leave it out for all, '
+        "or materialize both assets in one run.",
     )

@@ -1,4 +1,4 @@
-"""IO managers of Parquet directories and of tables in the queue's database."""
+"""IO managers for Parquet directories and for tables in the queue's database."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Self
@@ -10,7 +10,6 @@ from pyspark.sql import functions as f
 
 from .. import spark
 from ..client import InvalidArgument
-from ..client.vector import Vector
 from ..project.keys import BATCHES, ROWS, TABLE
 from ..project.resource import PgqueResource
 from ..spark.address import DatabaseAddress
@@ -24,13 +23,12 @@ from .step import executors_address
 class ParquetBatchIOManager(BatchIOManager):
     """Writes DataFrames of `@pgque_asset` as Parquet, in `<base_dir>/<asset>`.
 
-    A reader of that directory sees one table, with the column `batch_id`.
-    `ParquetSink` describes what remains when an attempt is killed or stopped. In an object store,
-    for many small batches, and for several databases, use `DeltaBatchIOManager` or
-    `IcebergBatchIOManager`.
+    Readers see the directory as one table, with the column `batch_id`. `ParquetSink` describes what
+    remains when an attempt is killed or stopped. For an object store, many small batches, or
+    several databases, use `DeltaBatchIOManager` or `IcebergBatchIOManager`.
 
-    A downstream asset gets all batches, or with `pgque/batches` in the metadata of its input those
-    that it has not had (`new`), or that the same run stored (`run`):
+    A downstream asset gets all batches. With `pgque/batches` in the metadata of its input, it gets
+    only batches that it has not read (`new`), or that the same run stored (`run`):
 
     .. code-block:: python
 
@@ -45,11 +43,9 @@ class ParquetBatchIOManager(BatchIOManager):
         check_directory(self.base_dir)
         return self
 
-    def _store(
-        self, context: dg.OutputContext, batch: "spark.SparkBatch", frame: DataFrame
-    ) -> dict[str, Any]:
+    def _store(self, sink: Any, batch: "spark.SparkBatch", frame: DataFrame) -> dict[str, Any]:
         counted, rows = _counted(frame)
-        path = self.sink_of(context.asset_key, {}).write(batch, counted)
+        path = sink.write(batch, counted)
         return {"path": dg.MetadataValue.path(path), ROWS: rows()}
 
     def _load(self, context: dg.InputContext) -> DataFrame:
@@ -63,11 +59,11 @@ class ParquetBatchIOManager(BatchIOManager):
         """Returns the sink of an asset's table.
 
         Raises:
-            InvalidArgument: if it is to store the batches of several databases.
+            InvalidArgument: if it would store the batches of several databases.
         """
         location = "/".join((self.base_dir.rstrip("/"), *key.path))
         if over_shards:
-            # Late, so that a code location loads without Arrow.
+            # Imported late, so that a code location loads without Arrow.
             from ..spark.sinks.files.record import of_shards
 
             raise of_shards(location)
@@ -78,16 +74,16 @@ class PostgresBatchIOManager(BatchIOManager):
     """Merges DataFrames of `@pgque_asset` into tables of the queue's database, exactly once.
 
     The IO manager stages the rows. They are merged into the table in the transaction of the batch's
-    ack, so a run that dies at any point leaves either both or neither. Downstream assets in the
-    same run start after the ack and see the rows.
+    ack, so a run that dies at any point leaves both or neither. Downstream assets in the same run
+    start after the ack and see the rows.
 
-    The table is named by the asset's metadata `dagster/table_name`, or else by the last part of the
-    asset's key. It must exist; `upsert` and `add` need a unique index on the key. The role needs
+    The table's name is the asset's metadata `dagster/table_name`, or the last part of the asset's
+    key. The table must exist; `upsert` and `add` need a unique index on the key. The role needs
     INSERT on the table, also SELECT and UPDATE for `upsert` and `add`, and CREATE in the table's
     schema or in `stage_schema`.
 
-    The result of an asset over several databases is merged into a table of the database of `pgque`,
-    in one transaction, which records in the table `pgque_sink_ledger` what it stores.
+    The result of an asset over several databases is merged into a table in the database of `pgque`.
+    The same transaction records in the table `pgque_sink_ledger` what it stores.
 
     Example:
         .. code-block:: python
@@ -115,15 +111,8 @@ class PostgresBatchIOManager(BatchIOManager):
         "there. By default the schema of the table.",
     )
 
-    def _store(
-        self, context: dg.OutputContext, batch: "spark.SparkBatch", frame: DataFrame
-    ) -> dict[str, Any]:
+    def _store(self, sink: Any, batch: "spark.SparkBatch", frame: DataFrame) -> dict[str, Any]:
         counted, rows = _counted(frame)
-        sink = self.sink_of(
-            context.asset_key,
-            context.definition_metadata,
-            over_shards=isinstance(batch.claim, Vector),
-        )
         sink.write(batch, counted)
         return {TABLE: sink.table, ROWS: rows()}
 
@@ -137,12 +126,12 @@ class PostgresBatchIOManager(BatchIOManager):
             mode=self.mode,
             url=self._address() if over_shards else None,
             stage_schema=self.stage_schema,
-            # So that several assets of a batch can have one table.
+            # So that several assets of a batch can share a table.
             name=key.to_user_string(),
         )
 
     def _load(self, context: dg.InputContext) -> DataFrame:
-        """Returns the whole table as it is now, read by tasks in one snapshot."""
+        """Returns the current content of the whole table, read by tasks in one snapshot."""
         from ..spark.reading.table import read_whole_table
 
         if wanted_batches(context) is not None:
@@ -159,6 +148,6 @@ class PostgresBatchIOManager(BatchIOManager):
 
 
 def _counted(frame: DataFrame) -> tuple[DataFrame, Callable[[], int]]:
-    """Has Spark count rows while it writes them; after that, the function returns their number."""
+    """Makes Spark count rows as it writes them; the returned function then gives their number."""
     seen = Observation()
     return frame.observe(seen, f.count(f.lit(1)).alias("rows")), lambda: int(seen.get["rows"])

@@ -1,4 +1,4 @@
-"""IO managers of Delta and Iceberg tables."""
+"""IO managers for Delta and Iceberg tables."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
 # The version of the table that has the batch.
 TABLE_VERSION = "pgque/table_version"
-_EVOLUTION = "fail, or add_columns to the table and have null where the DataFrame lacks one."
+_EVOLUTION = (
+    "fail refuses a DataFrame with other columns; add_columns adds the new ones to the table."
+)
 _OPTIONS = (
-    "How to access an object store, such as aws_access_key_id, best as EnvVar. "
-    "What is not given comes from the environment of each process."
+    "How to access an object store, such as aws_access_key_id, preferably as EnvVar. "
+    "Other values come from the environment of each process."
 )
 
 
@@ -47,6 +49,10 @@ class DeltaBatchIOManager(BatchIOManager):
     )
     key: list[str] = Field(default_factory=list, description="Columns of the key, for upsert.")
     schema_evolution: SchemaEvolution = Field(default="fail", description=_EVOLUTION)
+    deletion_vectors: bool = Field(
+        default=True,
+        description="Whether new tables with upsert have them; older readers need tables without.",
+    )
     storage_options: dict[str, str] = Field(default_factory=dict, repr=False, description=_OPTIONS)
 
     @model_validator(mode="after")
@@ -54,12 +60,11 @@ class DeltaBatchIOManager(BatchIOManager):
         check_mode(self.mode, self.key)
         return self
 
-    def _store(
-        self, context: dg.OutputContext, batch: "spark.SparkBatch", frame: DataFrame
-    ) -> dict[str, Any]:
-        sink = self.sink_of(context.asset_key, {})
-        stored = sink.write(batch, frame)
-        return {"path": dg.MetadataValue.path(sink.location), **_facts(stored)}
+    def _store(self, sink: Any, batch: "spark.SparkBatch", frame: DataFrame) -> dict[str, Any]:
+        return {
+            "path": dg.MetadataValue.path(sink.location),
+            **_version_and_rows(sink.write(batch, frame)),
+        }
 
     def _load(self, context: dg.InputContext) -> DataFrame:
         wanted = wanted_batches(context)
@@ -75,6 +80,7 @@ class DeltaBatchIOManager(BatchIOManager):
             mode=self.mode,
             key=self.key,
             schema_evolution=self.schema_evolution,
+            deletion_vectors=self.deletion_vectors,
             storage_options=self.storage_options,
         )
 
@@ -82,10 +88,10 @@ class DeltaBatchIOManager(BatchIOManager):
 class IcebergBatchIOManager(BatchIOManager):
     """Stores DataFrames of `@pgque_asset` in Iceberg tables.
 
-    The table is named by the asset's metadata `dagster/table_name`, or else by `namespace` and the
+    The table's name is the asset's metadata `dagster/table_name`, or `namespace` followed by the
     asset's key. It has the column `batch_id`. The metadata of each output has the id of the
-    snapshot. The catalog is in the database of `pgque`, or another one. `IcebergSink` describes
-    what remains when an attempt is killed or stopped.
+    snapshot. The catalog is in the database of `pgque`, or elsewhere. `IcebergSink` describes what
+    remains when an attempt is killed or stopped.
 
     A downstream asset gets the whole table, or the batches that the metadata of its input names, as
     for `ParquetBatchIOManager`.
@@ -109,8 +115,8 @@ class IcebergBatchIOManager(BatchIOManager):
     namespace: str = Field(default="pgque", description="The namespace of the tables.")
     catalog: dict[str, str] = Field(
         default_factory=dict,
-        description="Properties of another catalog than that in the queue's database, as pyiceberg "
-        "takes them, such as type: rest and uri.",
+        description="Properties of a catalog outside the queue's database, as pyiceberg takes "
+        "them, such as type: rest and uri.",
     )
     catalog_schema: str = Field(
         default="iceberg_catalog", description="The schema of the catalog in the queue's database."
@@ -118,11 +124,8 @@ class IcebergBatchIOManager(BatchIOManager):
     schema_evolution: SchemaEvolution = Field(default="fail", description=_EVOLUTION)
     storage_options: dict[str, str] = Field(default_factory=dict, repr=False, description=_OPTIONS)
 
-    def _store(
-        self, context: dg.OutputContext, batch: "spark.SparkBatch", frame: DataFrame
-    ) -> dict[str, Any]:
-        sink = self.sink_of(context.asset_key, context.definition_metadata)
-        return {TABLE: sink.table, **_facts(sink.write(batch, frame))}
+    def _store(self, sink: Any, batch: "spark.SparkBatch", frame: DataFrame) -> dict[str, Any]:
+        return {TABLE: sink.table, **_version_and_rows(sink.write(batch, frame))}
 
     def _load(self, context: dg.InputContext) -> DataFrame:
         wanted = wanted_batches(context)
@@ -145,11 +148,11 @@ class IcebergBatchIOManager(BatchIOManager):
         )
 
 
-def _facts(stored: "StoredBatch") -> dict[str, Any]:
+def _version_and_rows(stored: "StoredBatch") -> dict[str, Any]:
     # As text, because Dagster's pages round large numbers, and the ids of snapshots are large.
     return {TABLE_VERSION: str(stored.version), ROWS: stored.rows}
 
 
 def _only(wanted: frozenset[int] | None, table: DataFrame) -> DataFrame:
-    # A batch that was recorded as stored before the table was read, is in what was read.
+    # The version that is read has every batch that was recorded before the read began.
     return table if wanted is None else table.where(f.col(BATCH_ID).isin(list(wanted)))

@@ -1,55 +1,60 @@
 """The metadata of a batch on its asset. Times and sizes are numbers, so that the UI plots them."""
 
-from datetime import timedelta
+from collections.abc import Callable
 from typing import Any
 
 import dagster as dg
 from pyspark.sql import DataFrame
 
-from ..client import Client
+from .. import spark
 from ..client.models import ReadPlan
 from ..client.read_batch import ReadBatch
-from ..project.keys import BATCH_ID, CONSUMER, QUEUE, SLOT
+from ..project.keys import BATCH_ID, CONSUMER, QUEUE, SHARDS, SLOT
 
 
-def data_version(client: Client, batch: ReadBatch) -> dg.DataVersion:
-    """Returns the version of what a step computes from a batch or window of one database.
+def batch_metadata(batch: "spark.SparkBatch") -> Callable[[], dict[str, Any]]:
+    """Returns a function that returns the metadata of an output that is about to be stored.
 
-    It has the epoch, because another attempt may compute other data from the same batch.
+    Call it when the work on the batch starts, because the lag is from the last tick to now.
     """
-    version = (client.incarnation(), batch.batch_id, batch.lease.epoch)
-    return dg.DataVersion(":".join(map(str, version)))
+    claim = batch.claim
+    found: dict[str, Any] = {QUEUE: claim.queue}
+    # As text, because Dagster's pages round large numbers.
+    found[BATCH_ID] = str(claim.batch_id) if claim.is_final else claim.batch_id
+    if claim.is_window:
+        info = claim.info()
+        found["pgque/window_start"] = dg.MetadataValue.timestamp(info.start)
+        found["pgque/window_end"] = dg.MetadataValue.timestamp(info.end)
+    else:
+        found[CONSUMER] = claim.consumer
+    if not claim.shards:
+        found |= _ticks(claim)
+        if not claim.is_window:
+            found |= {} if claim.slot is None else {SLOT: claim.slot}
+            found["pgque/epoch"] = claim.lease.epoch
+            found["pgque/lag_seconds"] = claim.info().lag.total_seconds()
+
+    def metadata() -> dict[str, Any]:
+        shards = {
+            shard: {
+                **({BATCH_ID: each.batch_id} if claim.is_final else {}),
+                **_ticks(each.claim),
+                "pgque/events": each.event_count,
+            }
+            for shard, each in batch.members.items()
+        }
+        of_shards = {SHARDS: shards} if shards else {}
+        return {**found, **of_shards, **_plan_metadata(batch.plan), **set_aside(claim)}
+
+    return metadata
 
 
-def batch_metadata(batch: ReadBatch, plan: ReadPlan, lag: timedelta) -> dict[str, Any]:
-    """Returns the metadata of an output that is about to be stored.
-
-    Args:
-        batch: the claim.
-        plan: how it is read.
-        lag: from its last tick to the start of the work on it.
-    """
-    return {
-        QUEUE: batch.queue,
-        BATCH_ID: batch.batch_id,
-        CONSUMER: batch.consumer,
-        **({} if batch.slot is None else {SLOT: batch.slot}),
-        "pgque/epoch": batch.lease.epoch,
-        "pgque/lag_seconds": lag.total_seconds(),
-        **ticks(batch),
-        **plan_metadata(plan),
-        **set_aside(batch),
-    }
-
-
-def ticks(batch: ReadBatch) -> dict[str, Any]:
-    """Returns the ticks that a batch or window spans, as metadata."""
-    lease = batch.lease
+def _ticks(claim: ReadBatch) -> dict[str, Any]:
+    lease = claim.lease
     return {"pgque/prev_tick_id": lease.prev_tick_id, "pgque/tick_id": lease.tick_id}
 
 
-def plan_metadata(plan: ReadPlan) -> dict[str, Any]:
-    """Returns the sizes and times of what is read, as metadata."""
+def _plan_metadata(plan: ReadPlan) -> dict[str, Any]:
     times = {"pgque/oldest_event": plan.oldest, "pgque/newest_event": plan.newest}
     return {
         "pgque/events": plan.events,
@@ -59,9 +64,9 @@ def plan_metadata(plan: ReadPlan) -> dict[str, Any]:
 
 
 def set_aside(claim: ReadBatch) -> dict[str, Any]:
-    """Returns how many events were set aside so far, as metadata.
+    """Returns how many events have been set aside so far, as metadata.
 
-    IO managers add it after they have stored, because malformed events may be found while storing.
+    IO managers add it after storing, because malformed events may be found while storing.
     """
     requested = claim.requested
     if claim.is_window:

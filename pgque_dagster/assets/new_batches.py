@@ -1,11 +1,11 @@
-"""Which batches of an upstream asset an asset has not had, by the asset's own materializations.
+"""Finds the upstream batches that an asset has not read, from the asset's own materializations.
 
 Each materialization of the asset records which materializations of the upstream asset it has had.
-So a batch of a run that failed is given again, and so is a batch that was stored again. The records
-are sets whose union counts, so runs at the same time may write them in any order.
+So a batch is given again after a failed run, or if it was stored again. The records are sets and
+their union counts, so parallel runs may write them in any order.
 
-An event of Dagster may become visible after events with higher numbers. So a record has the numbers
-of the newer events one by one, and of the older ones the highest.
+A Dagster event may become visible after events with higher numbers. So a record has the numbers of
+newer events one by one, and only the highest number of older events.
 """
 
 import time
@@ -30,8 +30,8 @@ def new_batches(context: dg.InputContext) -> frozenset[int]:
     The materializations that this step makes will record them.
 
     Raises:
-        InvalidArgument: if the step makes none, or its output may replace that of earlier batches;
-            or if no materialization of the upstream asset is known.
+        InvalidArgument: if the step makes none, or its output may replace the output of earlier
+            batches; or if no materialization of the upstream asset is known.
     """
     upstream, instance = context.asset_key.to_user_string(), context.instance
     keys, name = _assets_of_step(context), f"{BATCHES}.{upstream}"
@@ -43,7 +43,7 @@ def new_batches(context: dg.InputContext) -> frozenset[int]:
         raise InvalidArgument(
             f"this instance of Dagster has no materialization of {upstream}, so it does not know "
             "which batches are new",
-            f"Materialize it first. If another instance does so, leave out {BATCHES}, for all.",
+            f"Materialize it first. If another instance does that, leave out {BATCHES}, for all.",
         )
     new = [
         each
@@ -67,7 +67,7 @@ def new_batches(context: dg.InputContext) -> frozenset[int]:
 
 
 def batch_of(record: dg.EventLogRecord) -> int | None:
-    """Returns the batch that a materialization stored; None if it did not store one."""
+    """Returns the batch that a materialization stored, or None."""
     made = record.asset_materialization
     found = made.metadata.get(BATCH_ID) if made else None
     return int(str(found.value)) if found else None
@@ -79,7 +79,7 @@ def materializations(
     *,
     ascending: bool = False,
 ) -> Iterator[dg.EventLogRecord]:
-    """Yields the materializations of an asset, by default the newest one first."""
+    """Yields the materializations of an asset, by default starting with the newest."""
     cursor, has_more = None, True
     while has_more:
         page = instance.fetch_materializations(wanted, _PAGE, cursor, ascending)
@@ -88,9 +88,9 @@ def materializations(
 
 
 def _had(instance: dg.DagsterInstance, key: dg.AssetKey, name: str) -> tuple[int, set[int]]:
-    """Returns what an asset has had: the events up to a number, and more."""
+    """Returns what an asset has had: all events up to a number, and later single events."""
     made = (each.asset_materialization for each in materializations(instance, key))
-    # Not further back than a page from the newest record, because what is older may have none.
+    # At most one page back from the newest record: older materializations may have none.
     recent = islice(dropwhile(lambda each: not each or name not in each.metadata, made), _PAGE)
     records: list[Any] = [
         each.metadata[name].value for each in recent if each and name in each.metadata
@@ -100,7 +100,7 @@ def _had(instance: dg.DagsterInstance, key: dg.AssetKey, name: str) -> tuple[int
 
 
 def _assets_of_step(context: dg.InputContext) -> list[dg.AssetKey]:
-    """Returns the assets whose materializations by this step record what it has had."""
+    """Returns the assets whose materializations in this step record what the step has had."""
     upstream, step = context.asset_key.to_user_string(), context.step_context
     assets = step.assets_def
     outputs = {
@@ -126,8 +126,8 @@ def _assets_of_step(context: dg.InputContext) -> list[dg.AssetKey]:
         if manager and not getattr(getattr(step.resources, manager), "batch_safe", False):
             raise InvalidArgument(
                 f"the IO manager {manager} may replace what {key.to_user_string()} made of earlier "
-                f"batches of {upstream} by what it makes of the new ones, which loses it",
-                "Have the function store its result, in place of earlier rows of the same "
+                f"batches of {upstream} with its result for the new ones, and lose it",
+                "Make the function store its result, replacing earlier rows of the same "
                 "batch_id, and annotate it with -> None or -> MaterializeResult. If the IO manager "
                 "does so, give it the attribute batch_safe = True.",
             )

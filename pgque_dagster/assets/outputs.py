@@ -1,8 +1,7 @@
-"""Turns the results of a compute function into Dagster events, and decides about the ack.
+"""Turns the results of a compute function into Dagster events, and tells what forbids the ack.
 
-Dagster stores and records the results, as for any asset. A result is refused here before it is
-stored if it stores nothing, or if Dagster would refuse it only after the ack or without releasing
-the batch. The step calls `Outputs.failed_checks` before the ack.
+It refuses a result that stores nothing, and one that Dagster would refuse only after the ack or
+without releasing the batch. The step calls `Outputs.failed_checks` before the ack.
 """
 
 import inspect
@@ -24,7 +23,7 @@ StepResult = dg.AssetCheckResult | Result | AssetRecord
 
 _RECORDS = (dg.AssetCheckEvaluation, dg.AssetMaterialization, dg.AssetObservation)
 RESULTS = (dg.MaterializeResult, dg.Output)
-# Dagster would fail on them without releasing the batch, or nothing would iterate them.
+# Dagster would fail on these without releasing the batch, or nothing would iterate over them.
 _REFUSED: tuple[type, ...] = (
     *(dg.DynamicOutput, dg.ObserveResult, CoroutineType, AsyncGeneratorType),
     *(map, filter, zip, type(iter([])), type(iter(()))),
@@ -38,7 +37,7 @@ NO_VALUE = dg.MaterializeResult[Any]().value
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Says of an asset that it has no output for a batch, on purpose. For replicas."""
+    """Says that an asset deliberately has no output for a batch. For replicas."""
 
     asset_key: dg.AssetKey
 
@@ -47,11 +46,11 @@ class Outputs:
     """The outputs and checks of one batch of a step: what must be stored before the ack.
 
     Each output must be stored once, each check must have a result, and no blocking check may have
-    failed, whatever the function returned or yielded and whoever stored it.
+    failed, no matter what the function returned and who stored it.
 
     Args:
-        context: of the step.
-        consumption: what is declared of the function.
+        context: the step's context.
+        consumption: what the function's declaration says.
     """
 
     def __init__(self, context: dg.AssetExecutionContext, consumption: Consumption) -> None:
@@ -65,7 +64,7 @@ class Outputs:
         self._checks_of: dict[dg.AssetKey, set[str]] = {}
         for key in self._specs:
             self._checks_of.setdefault(key.asset_key, set()).add(key.name)
-        # The outputs and checks that have a result. A step that cannot store one fails.
+        # The outputs and checks that have a result.
         self._done: set[str | dg.AssetCheckKey] = set()
         self._failed: list[str] = []
 
@@ -73,15 +72,15 @@ class Outputs:
         """Turns what a compute function returned or yielded into Dagster events.
 
         Raises:
-            InvalidArgument: if a result stores nothing, belongs to no output or is the second one
-                of its output or check; or if a value does not have the type of its output, or its
-                IO manager may replace another batch's output.
+            InvalidArgument: if a result stores nothing, belongs to no output, or is a second result
+                for the same output or check; or if a value does not have the type of its output, or
+                its IO manager may replace another batch's output.
             DagsterInvariantViolationError: if the result of a check matches no check.
         """
         for result in returned if inspect.isgenerator(returned) else (returned,):
             if isinstance(result, LeftOut):
                 (name,) = (name for name, key in self.keys.items() if key == result.asset_key)
-                self._begin(name, self._asset(name))
+                self._mark_done(name, self._asset(name))
                 continue
             for event in self._events(result):
                 self._admit(event)
@@ -131,11 +130,11 @@ class Outputs:
         yield from (each for each in results if isinstance(each, dg.AssetCheckResult))
 
     def _admit(self, event: StepResult) -> None:
-        """Validates an event before it is stored, and notes which blocking checks failed."""
+        """Validates an event before it is stored, and records which blocking checks failed."""
         if isinstance(event, RESULTS):
-            name = self._name(event)
+            name = self._output_name(event)
             self._check_value(name, event.value)
-            self._begin(name, self._asset(name))
+            self._mark_done(name, self._asset(name))
         for check in _checks(event):
             # An evaluation that the function yields itself can fail the step, but does not count as
             # the result of one of its checks.
@@ -144,11 +143,11 @@ class Outputs:
             else:
                 key = check.resolve_target_check_key(self._checks_of)
                 is_blocking = self._specs[key].blocking
-                self._begin(key, f"the check {_check_name(key)}")
+                self._mark_done(key, f"the check {_check_name(key)}")
             if is_blocking and not check.passed and check.severity == dg.AssetCheckSeverity.ERROR:
                 self._failed.append(_check_name(key))
 
-    def _begin(self, each: str | dg.AssetCheckKey, name: str) -> None:
+    def _mark_done(self, each: str | dg.AssetCheckKey, name: str) -> None:
         if each in self._done:
             raise InvalidArgument(
                 f"{name} has two results for one batch",
@@ -157,7 +156,7 @@ class Outputs:
         self._done.add(each)
 
     def _check_value(self, name: str, value: Any) -> None:
-        """Refuses a value that would not be stored, or not beside those of other batches."""
+        """Refuses a value that would not be stored, or that may replace another batch's output."""
         if value is None:
             raise InvalidArgument(
                 f"the value for {self._asset(name)} is None, so nothing of the batch would be "
@@ -179,32 +178,32 @@ class Outputs:
         if not self._consumption.batch_safe and not getattr(manager, "batch_safe", False):
             raise InvalidArgument(
                 f"the IO manager {output.io_manager_key} ({type(manager).__name__}) may replace "
-                f"the output of a batch of {self._asset(name)} by that of the next one, which "
+                f"the output of a batch of {self._asset(name)} with the next one, which "
                 "loses it",
                 "Use the IO manager for Parquet, Delta, Iceberg or Postgres, or have the function "
-                "store its results and return a MaterializeResult. If this IO manager keeps the "
-                "batches apart, as by the metadata pgque/batch_id of its context, and storing one "
-                "again changes nothing, say so: batch_safe=True, as an attribute of the IO manager "
-                "or for an asset of batches. To test the function, pass it a batch of "
-                "batch_from_rows.",
+                "store its results and return a MaterializeResult. If this IO manager stores each "
+                "batch separately, such as by its context's metadata pgque/batch_id, and storing "
+                "one again changes nothing, set batch_safe=True on the IO manager or on the asset. "
+                "To test the function, pass it a batch of batch_from_rows.",
             )
-        # Dagster checks the type, too, but its error would keep this step, and so the lease.
+        # Dagster checks the type, too, but its error would keep this step, and so the lease, alive.
         if not output.dagster_type.is_any:
             found = dg.check_dagster_type(output.dagster_type, value)
             if not found.success:
                 raise InvalidArgument(
-                    f"the value for {self._asset(name)} is no {output.dagster_type.display_name}",
+                    f"the value for {self._asset(name)} is not of the type "
+                    f"{output.dagster_type.display_name}",
                     found.description or "Return a value of its dagster_type.",
                 )
 
-    def described(
+    def with_metadata(
         self, event: StepResult, metadata: Mapping[str, Any], version: dg.DataVersion
     ) -> StepResult:
         """Adds metadata and the data version to an output that is about to be yielded."""
         if not isinstance(event, RESULTS):
             return event
         self._context.add_output_metadata(
-            {**metadata, **column_schema(event.value)}, output_name=self._name(event)
+            {**metadata, **column_schema(event.value)}, output_name=self._output_name(event)
         )
         if event.data_version is not None:
             return event
@@ -241,7 +240,7 @@ class Outputs:
     def _asset(self, name: str) -> str:
         return self.keys[name].to_user_string()
 
-    def _name(self, event: Result) -> str:
+    def _output_name(self, event: Result) -> str:
         """Returns the output to which a result belongs."""
         if isinstance(event, dg.Output):
             named, found = f"Output for {event.output_name!r}", [event.output_name]
@@ -261,7 +260,7 @@ class Outputs:
 
 
 def outputs_are_checked(context: dg.AssetExecutionContext, consumption: Consumption) -> bool:
-    """Whether all outputs are DataFrames for IO managers that check the batch before publishing.
+    """Returns whether IO managers store all outputs, and check the batch before publishing.
 
     Such an IO manager has the attribute `checks_batch`: it calls `run_checks` of the batch's claim.
     """
@@ -273,7 +272,7 @@ def outputs_are_checked(context: dg.AssetExecutionContext, consumption: Consumpt
 
 
 def class_name(value: Any) -> str:
-    """Returns the name of a value's class, with its module if Python does not have it built in."""
+    """Returns the name of a value's class, with its module unless it is built in."""
     kind = type(value)
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 

@@ -14,7 +14,7 @@ from ..client import Client, DeadLetter, Limits, PgqueError
 from ..client.holder import consumer_states
 from ..client.ranges import duration_problem
 from ..project.database import DEFAULT, Database
-from ..project.queue_report import consumer_lag, why_parked
+from ..project.queue_report import consumer_lag, why_held
 from ..project.registration import how_to_create
 from ..project.resource import PgqueResource, takes_resource
 from .alert_cursor import AlertCursor, Problem
@@ -26,7 +26,7 @@ _QUIET = timedelta(hours=1)
 _DEAD_LETTERS = "dead_letters"
 _MISSING = "queue"
 _DATABASE = Problem("", "database")
-_PARKED = "held_batch"
+_HELD = "held_batch"
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,10 @@ def build_pgque_alerts(
 ) -> dg.SensorDefinition:
     """Builds the sensor that calls a function when something is wrong with queues.
 
-    These are problems: a critical check of `queue_health()`, on a queue or the whole database, such
-    as a parked batch, a consumer that delays rotation, stuck rotation, or missing ticks; new dead
+    A problem is: a critical check of `queue_health()`, on a queue or the whole database, such as a
+    held batch, a consumer that delays rotation, stuck rotation, or missing ticks; new dead
     letters, until none came for an hour or none is left; a consumer more than `max_lag` behind; a
-    queue that does not exist; and a database that cannot be queried.
+    queue that does not exist; or a database that cannot be queried.
 
     The sensor calls `notify` once when a problem begins and once when it is over. If `notify`
     raises, the evaluation fails and the next one repeats the call. If other calls of the same
@@ -88,7 +88,7 @@ def build_pgque_alerts(
     one fails.
 
     Args:
-        queues: the queues' names. The first evaluation does not call because one does not exist.
+        queues: the queues' names. The first evaluation does not report a missing queue.
         notify: is called with each alert. It should return within seconds.
         database: the key of the PgqueResource whose database has the queues.
         max_lag: how far a consumer may be behind; None leaves this to the health check
@@ -122,7 +122,7 @@ def build_pgque_alerts(
         description=(
             f"Calls {getattr(notify, '__name__', notify)} once when a problem with "
             f"{', '.join(queues)} begins and once when it is over: a critical check of `pgque "
-            "health`, such as a parked batch or missing ticks; new dead letters; "
+            "health`, such as a held batch or missing ticks; new dead letters; "
             f"{'' if max_lag is None else f'a consumer more than {max_lag} behind; '}"
             "a queue that does not exist; a database that cannot be queried. It only reads, so "
             "unlike other sensors it is RUNNING by default. While it is off, nobody is called."
@@ -206,7 +206,7 @@ def _health_findings(
     found = {_DATABASE: _Finding(False, "it answers again")}
     health = [row for row in client.health() if row.queue in (None, *queues)]
     for row in health:
-        if not row.check.startswith(f"{_PARKED}:"):
+        if not row.check.startswith(f"{_HELD}:"):
             is_bad = row.status == "critical"
             found[Problem(row.queue or "", row.check)] = _Finding(is_bad, row.detail)
     existing = {row.queue for row in health}
@@ -221,13 +221,13 @@ def _health_findings(
 def _of_consumers(
     client: Client, queues: Sequence[str], max_lag: timedelta | None
 ) -> dict[Problem, _Finding]:
-    """Returns the parked batches, each as its own problem, and the consumers too far behind."""
+    """Returns the held batches, each as its own problem, and the consumers too far behind."""
     infos = [info for info in client.consumers() if info.queue in queues]
     states = client.run(consumer_states([(info.queue, info.name) for info in infos], Limits()))
     found = {
-        Problem(state.queue, f"{_PARKED}:{state.consumer}:{state.batch_id}"): parked
+        Problem(state.queue, f"{_HELD}:{state.consumer}:{state.batch_id}"): held
         for state in states
-        if (parked := why_parked(state))
+        if (held := why_held(state))
     }
     for info in infos:
         if max_lag is not None and (problem := too_far_behind(consumer_lag(info), max_lag)):

@@ -1,4 +1,4 @@
-"""The check on dead letters: their number, in all and by reason."""
+"""The check on dead letters: their number, in total and by reason."""
 
 from collections.abc import Sequence
 
@@ -29,8 +29,8 @@ def build_dead_letter_checks(
         queues: the queues' names.
         database: the key of the PgqueResource whose database has the queues.
         max_dead_letters: how many dead letters a queue may have.
-        severity: of a failure, ERROR or WARN.
-        automation_condition: when Dagster evaluates the checks by itself.
+        severity: the severity of a failure, ERROR or WARN.
+        automation_condition: when Dagster evaluates the checks automatically.
 
     Returns:
         The checks, for the Definitions. They need the resource of the database.
@@ -94,7 +94,7 @@ def dead_letter_result(
 
 
 def what_to_do_about(database: Database, queue: str) -> str:
-    """Says how to inspect a queue's dead letters, and how to replay or purge them."""
+    """Returns how to inspect a queue's dead letters, and how to replay or purge them."""
     name = queue.replace("'", "''")
     replay, purge = database.named(REPLAY_JOB), database.named(PURGE_JOB)
     return (

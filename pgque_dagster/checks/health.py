@@ -20,13 +20,13 @@ CHECKS: Mapping[str, str] = {
     "left_table": "No event table stays full because a stale writer fills it.",
     "captured_table": "All changes of captured tables become events.",
     "dlq_health": "Dead letters do not accumulate.",
-    "retry_backlog": "Retries that are due are delivered again.",
+    "retry_backlog": "Due retries are delivered again.",
     "lease_health": "No open batch has an expired lease.",
     "consumer_lag": "No consumer delays rotation.",
-    "consumer_asset": "Each consumer of an asset has one, in a code location that lives.",
-    "held_batch": "No batch is parked after its last attempt.",
-    "failing_batch": "No batch fails by what passes, such as a target that is away.",
-    "replica": "Each replica was compared with its table, and equals it.",
+    "consumer_asset": "Each consumer of an asset has one, in a code location that is alive.",
+    "held_batch": "No batch is held after its last attempt.",
+    "failing_batch": "No batch fails with temporary errors, such as an unreachable target.",
+    "replica": "Each replica was compared with its table and is equal to it.",
     "restored_database": "The database is not a restored dump that still has to be adopted.",
     "log_rotation": "The logs of ticks and positions are compacted.",
 }
@@ -52,7 +52,7 @@ def build_queue_health_checks(
     Args:
         queues: the queues' names.
         database: the key of the PgqueResource whose database has the queues.
-        automation_condition: when Dagster evaluates the checks by itself.
+        automation_condition: when Dagster evaluates the checks automatically.
 
     Returns:
         The checks, for the Definitions. They need the resource of the database.
@@ -94,10 +94,10 @@ def health_results(
     """Evaluates checks of `build_queue_health_checks`.
 
     Args:
-        client: of the database.
-        keys: of the checks.
+        client: a client of the database.
+        keys: the keys of the checks.
         queue_of: the queues, by their assets.
-        database: which has the queues.
+        database: the database that has the queues.
     """
     found, consumers = client.health(), client.consumers()
     lags = {(info.queue, info.name): consumer_lag(info) for info in consumers}

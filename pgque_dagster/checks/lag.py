@@ -10,7 +10,7 @@ from ..client.holder import Holder, consumer_states
 from ..client.ranges import duration_problem
 from ..project.consumers import AssetConsumer, consumers_of, database_of
 from ..project.keys import identifier
-from ..project.queue_report import consumer_lag, why_parked
+from ..project.queue_report import consumer_lag, why_held
 from ..project.resource import PgqueResource, takes_resource
 
 
@@ -23,15 +23,15 @@ def build_consumer_lag_checks(
     """Builds a check `consumer_lag_<consumer>` on the queue of each consuming asset.
 
     The check is on the queue, so it is evaluated even if the asset's runs fail. It passes if no
-    event waits. Otherwise the lag is the time that the first of them has waited, also if it is in
-    no tick yet, as on a paused queue. A parked batch fails the check, however short the lag is, and
-    so does a database that cannot be reached.
+    event waits. Otherwise the lag is the time that the first event has waited, even if it is in no
+    tick yet, as on a paused queue. A held batch fails the check regardless of the lag, and so
+    does a database that cannot be reached.
 
     Args:
         assets: assets made by `@pgque_asset`, of one database, each with its own consumer; or one
             with `databases`, which gets a check for each.
         max_lag: how far a consumer may be behind.
-        automation_condition: when Dagster evaluates the checks by itself.
+        automation_condition: when Dagster evaluates the checks automatically.
 
     Returns:
         The checks, for the Definitions. They need the resource of the assets' database.
@@ -95,7 +95,7 @@ def _check(
 
 
 def too_far_behind(lag: timedelta, max_lag: timedelta) -> str | None:
-    """Says how far a consumer is behind and what to do, if that is too far."""
+    """Returns how far a consumer is behind and, if that is too far, what to do."""
     if lag <= max_lag:
         return None
     return (
@@ -122,8 +122,8 @@ def lag_result(
             "it; until then the queue keeps no events for it",
         )
     lag = max(consumer_lag(info) for info in infos)
-    parked = "; ".join(filter(None, map(why_parked, states)))
-    problem = parked or too_far_behind(lag, max_lag)
+    held = "; ".join(filter(None, map(why_held, states)))
+    problem = held or too_far_behind(lag, max_lag)
     return dg.AssetCheckResult(
         asset_key=key.asset_key,
         check_name=key.name,

@@ -3,28 +3,28 @@
 import inspect
 from collections.abc import Callable
 from functools import wraps
+from importlib.metadata import version
 from typing import Any
 
 import click
 
-from .. import __version__
 from .database import Database
 from .errors import OneLineErrorGroup
 from .named import url_of
-from .output import set_json
+from .printing import set_json
 
 _HELP = """Queues in PostgreSQL, consumed batch by batch.
 
-The database comes from --url or --database, else from PGQUE_URL, else from the variables of libpq
-(PGHOST, PGDATABASE, PGSERVICE). Without any of them the embedded PostgreSQL of the project is used.
-Its data is in .pgque/ of the current folder, or of the nearest parent folder that has a server, up
-to the root of the repository.
+The database comes from --url or --database, then from PGQUE_URL, then from libpq's variables
+(PGHOST, PGDATABASE, PGSERVICE). If none is set, pgque uses the project's embedded PostgreSQL. Its
+data is in .pgque/ of the current folder, or of the nearest parent folder that has a server, up to
+the root of the repository.
 
---database takes a NAME from a variable, such as PGQUE_URL_BILLING, else from the table
+--database takes a NAME from a variable, such as PGQUE_URL_BILLING, or from the table
 [tool.pgque.databases] of pyproject.toml in such a folder: billing = "postgresql://...".
 
 \b
-A first walk:
+First steps:
   pgque install
   pgque create-queue orders
   pgque register orders billing
@@ -35,7 +35,7 @@ A first walk:
 \b
 Exit codes:
   0    done
-  1    failed; one line on stderr says why
+    1    failed; one line on stderr says why
   2    wrong arguments
   3    done, and health found something critical
   130  stopped by Ctrl-C
@@ -43,6 +43,14 @@ Exit codes:
 """
 
 Function = Callable[..., None]
+
+limit_option = click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Maximum number to show.",
+)
 
 
 def _choose(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
@@ -56,7 +64,7 @@ def _choose_named(context: click.Context, parameter: click.Parameter, value: str
 
 
 def _add_common_options(command: click.Command) -> None:
-    """Adds the options that may stand before or after the name of a command."""
+    """Adds the options that are allowed before or after the name of a command."""
     command.params += [
         click.Option(
             ["-d", "--url"],
@@ -87,10 +95,10 @@ def _add_common_options(command: click.Command) -> None:
     help=_HELP,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(__version__, prog_name="pgque")
+@click.version_option(version("pgque-dagster"), prog_name="pgque")
 @click.pass_context
 def main(context: click.Context) -> None:
-    """Makes the database for the subcommands. `_HELP` is the help text."""
+    """Creates the database object for the subcommands. `_HELP` is the help text."""
     context.ensure_object(Database)
 
 
@@ -98,7 +106,7 @@ _add_common_options(main)
 
 
 def group(name: str, *examples: str) -> Callable[[Function], click.Group]:
-    """Makes a function, whose docstring is the help, a group of commands."""
+    """Turns a function into a group of commands; its docstring is the help."""
 
     def declare(function: Function) -> click.Group:
         made: click.Group = main.group(name, epilog=_epilog(examples))(function)
@@ -111,14 +119,14 @@ def group(name: str, *examples: str) -> Callable[[Function], click.Group]:
 def command(
     *examples: str, into: click.Group = main, **settings: Any
 ) -> Callable[[Function], click.Command]:
-    """Makes a function, whose docstring is the help, a command.
+    """Turns a function into a command; its docstring is the help.
 
-    The function gets a client on the database as its parameter `client`, or else how to reach the
-    database as `database`. The parameters that no decorator of click declares are texts that the
-    command takes in their order.
+    The function gets a client as its parameter `client`, or the way to reach the database as
+    `database`. Parameters that no decorator of click declares are strings that the command takes
+    in their order.
 
     Args:
-        examples: lines that the help shows.
+        examples: lines for the help text.
         into: the group of the command.
         settings: as for `click.command`.
     """

@@ -7,14 +7,14 @@ import click
 from .. import installer
 from ..client import Client
 from ..embedded import EmbeddedPostgres
-from .output import announce_if_slow
+from .printing import announce_if_slow
 
-# Each of them names a database or a server to libpq, which takes from them what a URL omits.
+# Each of these variables names a database or a server to libpq, which uses it if the URL does not.
 _LIBPQ_VARIABLES = ("PGSERVICE", "PGHOST", "PGHOSTADDR", "PGDATABASE")
 
 
 class Database:
-    """The database of a command: the chosen one, else the environment's, else the embedded one."""
+    """The database of a command: the chosen one, the environment's, or the embedded one."""
 
     def __init__(self) -> None:
         self._chosen_by: str | None = None
@@ -23,10 +23,10 @@ class Database:
             self._url = ""
 
     def choose(self, option: str, url: str) -> None:
-        """Uses the database that the user named by an option.
+        """Uses the database that an option names.
 
         Raises:
-            click.UsageError: if another option has named one.
+            click.UsageError: if another option already named one.
         """
         if self._chosen_by not in (None, option):
             raise click.UsageError("both --url and --database name a database: leave one out")
@@ -34,10 +34,10 @@ class Database:
 
     @property
     def url(self) -> str:
-        """The connection string. Starts the embedded server if no database was named.
+        """Returns the connection string. Starts the embedded server if no database is named.
 
         Raises:
-            click.UsageError: if PGQUE_URL is empty, as where another variable was to set it.
+            click.UsageError: if PGQUE_URL is empty, for example because another variable was unset.
         """
         if self._url is None:
             if os.environ.get("PGQUE_URL") == "":
@@ -49,10 +49,10 @@ class Database:
         return self._url
 
     def check_exists(self) -> None:
-        """Refuses to make an embedded server, for a command that looks after one that is there.
+        """Refuses to create an embedded server, for a command that inspects an existing one.
 
         Raises:
-            click.UsageError: if no database was named, and the project has no embedded server.
+            click.UsageError: if no database is named, and the project has no embedded server.
         """
         is_named = self._url is not None or "PGQUE_URL" in os.environ
         if not is_named and not EmbeddedPostgres().has_data:
@@ -62,14 +62,14 @@ class Database:
             )
 
     def client(self) -> Client:
-        """Connects to it."""
+        """Returns a client that is connected to it."""
         return Client(self.url)
 
 
 def start_embedded() -> EmbeddedPostgres:
-    """Starts the embedded server of the project, and says so if it is a new one.
+    """Starts the embedded server of the project, and reports it if it is new.
 
-    It stops with this process, unless other processes use it then.
+    It stops with this process, unless other processes use it at that time.
     """
     server = EmbeddedPostgres()
     is_new = not server.has_data
@@ -78,7 +78,7 @@ def start_embedded() -> EmbeddedPostgres:
     if is_new:
         click.echo(
             f"pgque: made an embedded PostgreSQL in {server.data_dir}, as no folder of this project"
-            " has one; for that of another project, set PGQUE_HOME or work in its folder",
+            " has one; to use another project's, set PGQUE_HOME or work in its folder",
             err=True,
         )
     return server
@@ -91,7 +91,7 @@ def _start_embedded() -> str:
         " (no --url, no PGQUE_URL, no PGHOST)",
         err=True,
     )
-    # Nobody else installs the schema on the embedded server.
+    # On the embedded server, nobody else installs the schema.
     with announce_if_slow("installing the schema"):
         is_new = installer.install_if_missing(server.url)
     if is_new:

@@ -21,18 +21,18 @@ from ..client.errors import sentences
 _INTERRUPTED = 130  # The exit code that shells use after Ctrl-C.
 _BROKEN_PIPE = 141
 NO = 3
-"""The exit code of a command that worked and whose answer is no."""
+"""The exit code of a command that worked and found a problem."""
 
-# Hints for the shell: commands, in place of the SQL in the server's hints.
+# Hints for the shell: commands instead of the SQL in the server's hints.
 _WAYS_OUT: dict[type[PgqueError], str] = {
-    QueueInUse: "Unregister, replay, purge or cancel them, or add --force, which loses all.",
-    SkipsEvents: "If that is wanted, add --yes.",
+    QueueInUse: "Unregister, replay, purge or cancel them, or add --force, which deletes all.",
+    SkipsEvents: "If you want that, add --yes.",
     SchemaMissing: "Run `pgque install`.",
     OlderInstalled: "Run `pgque install`: queues and events stay.",
 }
 _CREATE = re.compile(r"with: select pgque\.create_queue\('(.*)'\);")
 
-# `:secret@` of a URI, `password=secret` of a URI's query or of a connection string.
+# `:secret@` in a URI, `password=secret` in a URI's query or in a connection string.
 _SECRETS = re.compile(
     r"://[^\s/@:]*:(?P<uri>[^\s]*)@|password\s*=\s*(?P<key>'[^']*'|[^\s&]+)", re.I
 )
@@ -50,7 +50,7 @@ class OneLineErrorGroup(click.Group):
     """A command group that raises expected errors as `CommandFailed`."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the command. What --help prints may fail outside of `invoke`."""
+        """Runs the command. The output of --help may fail outside `invoke`."""
         if isinstance(sys.stdout, io.TextIOWrapper):
             # The terminal's encoding may lack a character of an event.
             sys.stdout.reconfigure(errors="backslashreplace")
@@ -74,7 +74,7 @@ class OneLineErrorGroup(click.Group):
 
 
 def one_line(error: Exception) -> str:
-    """Returns what is wrong and what to do as one line."""
+    """Returns the problem and the solution on one line."""
     if isinstance(error, PgqueError):
         hint = _CREATE.sub(r"with `pgque create-queue \1`.", error.hint)
         text = sentences(str(error.args[0]), _WAYS_OUT.get(type(error), hint))

@@ -1,4 +1,4 @@
-"""The databases that a project names: in its pyproject.toml, or in the environment."""
+"""The databases that a project names, in its pyproject.toml or in the environment."""
 
 import os
 import tomllib
@@ -14,27 +14,27 @@ _TABLE = "[tool.pgque.databases]"
 
 
 def url_of(name: str) -> str:
-    """Returns the URL of a database; that of the environment, if both have one.
+    """Returns the URL of a database; the environment's, if both have one.
 
     Raises:
         click.BadParameter: if neither has the name, or the table cannot be read. No URL is shown.
     """
-    table, variable = _table(), f"{_VARIABLE}{name.upper()}"
+    table, variable = _databases(), f"{_VARIABLE}{name.upper()}"
     url = os.environ.get(variable) or table.get(name)
     if url is not None:
         return url
     variables = [key for key, value in os.environ.items() if key.startswith(_VARIABLE) and value]
     known = sorted({*table, *(key.removeprefix(_VARIABLE).lower() for key in variables)})
     raise click.BadParameter(
-        f"no database {name!r} is known, only {', '.join(known)}"
+        f"there is no database named {name!r}, only {', '.join(known)}"
         if known
         else f'no database has a name: write {name} = "URL" into {_TABLE} of pyproject.toml, or '
         f"set {variable}"
     )
 
 
-def _table() -> dict[str, str]:
-    """Reads the table of the project's nearest pyproject.toml that has one."""
+def _databases() -> dict[str, str]:
+    """Returns the table of the nearest pyproject.toml of the project that has one."""
     for folder in project_folders(Path.cwd()):
         file = folder / "pyproject.toml"
         if file.is_file() and (found := _read(file)) is not None:
@@ -55,5 +55,5 @@ def _read(file: Path) -> dict[str, str] | None:
         raise click.BadParameter(f"{file} has tool.pgque without the table {_TABLE}")
     for name, url in databases.items():
         if not isinstance(url, str) or not url:
-            raise click.BadParameter(f"{name} in {_TABLE} of {file} is no URL: write it as a text")
+            raise click.BadParameter(f"{name} in {_TABLE} of {file} is not a URL: write a string")
     return databases

@@ -1,4 +1,4 @@
-"""The plain client: psycopg 3 and nothing else, for those who need no Dagster and no Spark."""
+"""The plain client: it needs only psycopg 3, neither Dagster nor Spark."""
 
 from .batch import AsyncBatch as AsyncBatch
 from .batch import Batch as Batch

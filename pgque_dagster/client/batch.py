@@ -1,4 +1,4 @@
-"""Batches: open or claim one, read it, say which events failed, ack it."""
+"""Batches: open or claim one, read it, report failed events, ack it."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import (
@@ -38,17 +38,6 @@ DEFAULT_TTL = timedelta(minutes=1)
 _IDS_PER_CALL = 250_000
 
 
-def next_batch(queue: str, consumer: str, limits: Limits = NO_LIMITS) -> Call[int | None]:
-    """Opens the next batch without a lease, or returns the open one; None if there is none."""
-    return Call(
-        # The casts select the overload without a subconsumer.
-        "select batch_id from pgque.next_batch_custom("
-        "%s, %s, %s::interval, %s::integer, %s::interval, %s::integer)",
-        (queue, consumer, *astuple(limits)),
-        first,
-    )
-
-
 def claim(
     queue: str,
     consumer: str,
@@ -58,7 +47,7 @@ def claim(
     batch_id: int | None,
     subconsumer: str | None = None,
 ) -> Call[Lease | None]:
-    """Claims the open or next batch of a consumer, or of a subconsumer of it."""
+    """Claims the open or next batch of a consumer or of one of its subconsumers."""
     check_interval("ttl", ttl)
     columns = "batch_id, epoch, lease_until, prev_tick_id, cur_tick_id"
     options = (owner, ttl, *astuple(limits), batch_id)
@@ -102,19 +91,14 @@ def give_up(lease: Lease, reason: str) -> Call[int]:
     )
 
 
-def park(batch_id: int, epoch: int, reason: str) -> Call[None]:
-    """Parks an open batch until the next claim, unless it was claimed since that epoch."""
+def hold(batch_id: int, epoch: int, reason: str) -> Call[None]:
+    """Holds an open batch until the next claim, unless it was claimed since that epoch."""
     return Call("select pgque.hold_batch(%s, %s, %s)", (batch_id, epoch, reason), nothing)
 
 
 def note_failing(batch_id: int, epoch: int | None, reason: str) -> Call[None]:
-    """Notes why an open batch fails that is tried again until it succeeds."""
+    """Records why an open batch fails that is retried until it succeeds."""
     return Call("select pgque.hold_batch(%s, %s, %s, true)", (batch_id, epoch, reason), nothing)
-
-
-def finish_batch(batch_id: int) -> Call[None]:
-    """Finishes a batch that was opened without a lease."""
-    return Call("select pgque.finish_batch(%s)", (batch_id,), nothing)
 
 
 def lease_info(queue: str, consumer: str) -> Call[LeaseInfo | None]:
@@ -160,7 +144,7 @@ def has_events(batch_id: int) -> Call[bool]:
 
 
 def needs_run(batch_id: int) -> Call[bool]:
-    """Returns whether an open batch has events, had some that were set aside, or a table is due."""
+    """Returns whether an open batch has events, had some that were set aside, or a due table."""
     return Call(
         "select pgque.batch_has_events(%s) or pgque.set_aside_epoch(%s) is not null"
         " or pgque.has_table_due(%s)",
@@ -170,12 +154,12 @@ def needs_run(batch_id: int) -> Call[bool]:
 
 
 def set_aside_epoch(batch_id: int) -> Call[int | None]:
-    """Returns the epoch of an open batch since events were set aside by hand; None if none were."""
+    """Returns the epoch at which events of an open batch were set aside by hand, or None."""
     return Call("select pgque.set_aside_epoch(%s)", (batch_id,), first)
 
 
 def finished_before(batch_id: int, max_events: int) -> Call[History]:
-    """Returns how the consumer of an open batch fared with its newest events before the batch."""
+    """Returns how the consumer handled its newest events before the open batch."""
     return Call(
         "select finished, failed from pgque.finished_before(%s, %s)",
         (batch_id, max_events),
@@ -214,7 +198,7 @@ def _failure_calls(lease: Lease, failures: Failures) -> Iterator[Call[int]]:
 
 
 class _Claimed(ReadBatch):
-    """What both faces of a batch have in common; neither reads nor writes."""
+    """What `Batch` and `AsyncBatch` share; it does no input or output."""
 
     def __init__(
         self,
@@ -233,7 +217,7 @@ class _Claimed(ReadBatch):
 
     @property
     def keeper(self) -> LeaseKeeper | None:
-        """What keeps the lease alive, in a block of `keep_alive`."""
+        """The keeper of the lease inside a `keep_alive` block."""
         return self._keeper
 
     @asynccontextmanager
@@ -268,7 +252,7 @@ class _Claimed(ReadBatch):
         return plans.read_plan(self.batch_id, max_slices)
 
     def history_call(self, max_events: int) -> Call[History] | None:
-        """Returns the call for how the consumer fared before. For readers, not for users."""
+        """Returns the call that tells how the consumer fared before. For readers, not for users."""
         return finished_before(self.batch_id, max_events)
 
     def before_ack(self, step: Callable[[Any], object]) -> None:
@@ -298,7 +282,7 @@ class _Claimed(ReadBatch):
     def _ack_steps(self) -> Steps[AckResult]:
         for step in self._steps:
             yield Hook(step)
-        # Dead letters first: a dead-lettered event must not be delivered again.
+        # Dead letters first, so that a dead-lettered event is not delivered again.
         counts = []
         for failed in (self._dead_lettered, self._nacked):
             counts.append(0)
@@ -358,7 +342,7 @@ class AsyncBatch(_Claimed, AsyncFace):
 
 
 def ack_empty(batch: Batch) -> None:
-    """Acks a batch without events that nobody stores, so that replicas know that they lack none."""
+    """Acks a batch without events that nobody stores, so that replicas know they miss nothing."""
     if batch.slot is None:
         lease = batch.lease
         values = (batch.queue, batch.consumer, lease.tick_id, lease.prev_tick_id)

@@ -1,66 +1,28 @@
-"""The client: a connection or a pool with the queue's operations on it, in two faces."""
+"""The client: the queue's operations on a connection or a pool, plain or asynchronous."""
 
+from dataclasses import astuple
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
-from . import batch, installation, producing, queues, registrations, replica_status
-from . import dead_letters as letters
+from . import batch
 from .batch import DEFAULT_TTL, NO_LIMITS, AsyncBatch, Batch
-from .models import Limits
-from .operation import Call, Row, Steps, method, operation
+from .dead_letters import DeadLetters
+from .installation import Installation
+from .models import BatchInfo, LeaseInfo, Limits
+from .operation import Call, Row, Steps, first, nothing, operation
+from .producing import Producing
+from .queues import Queues
+from .registrations import Registrations
+from .replicas.status import ReplicaStatus, replicas
 from .session import AsyncSession, Session
 
-B = TypeVar("B")
+ClaimedBatch = TypeVar("ClaimedBatch")
 
 
-class _Operations(Generic[B]):
-    """The operations of both faces. `B` is the class of a claimed batch."""
+class _Claiming(Generic[ClaimedBatch]):
+    """The methods that open batches. Each client has its own class of batches."""
 
     _batch_class: Any
-    in_transaction: Any
-
-    send = method(producing.send)
-    send_idem = method(producing.send_idem)
-    send_batch = method(producing.send_batch)
-    copy_events = method(producing.copy_events)
-    send_at = method(producing.send_at)
-    cancel_scheduled = method(producing.cancel_scheduled)
-    list_scheduled = method(producing.list_scheduled)
-
-    register_consumer = method(registrations.register_consumer)
-    seek = method(registrations.seek)
-    unregister_consumer = method(registrations.unregister_consumer)
-    consumers = method(registrations.consumers)
-
-    next_batch = method(batch.next_batch)
-    finish_batch = method(batch.finish_batch)
-    batch_info = method(batch.batch_info)
-    lease_info = method(batch.lease_info)
-
-    dead_letter_counts = method(letters.dead_letter_counts)
-    dead_letters = method(letters.dead_letters)
-    set_events_aside = method(letters.set_events_aside)
-    replay_dead_letter = method(letters.replay_dead_letter)
-    replay_dead_letters = method(letters.replay_dead_letters)
-    purge_dead_letters = method(letters.purge_dead_letters)
-
-    create_queue = method(queues.create_queue)
-    configure_queue = method(queues.configure_queue)
-    pause_queue = method(queues.pause_queue)
-    resume_queue = method(queues.resume_queue)
-    drop_queue = method(queues.drop_queue)
-    force_next_tick = method(queues.force_next_tick)
-    queue_stats = method(queues.queue_stats)
-
-    version = method(installation.version)
-    incarnation = method(installation.incarnation)
-    ticker = method(installation.ticker)
-    start = method(installation.start)
-    stop = method(installation.stop)
-    status = method(installation.status)
-    health = method(installation.health)
-    metrics = method(installation.metrics)
-    replicas = method(replica_status.replicas)
 
     @operation
     def claim(
@@ -72,7 +34,7 @@ class _Operations(Generic[B]):
         ttl: timedelta = DEFAULT_TTL,
         limits: Limits = NO_LIMITS,
         batch_id: int | None = None,
-    ) -> Call[B | None]:
+    ) -> Call[ClaimedBatch | None]:
         """Claims the next batch, or the open batch if no live lease is on it.
 
         Args:
@@ -80,7 +42,7 @@ class _Operations(Generic[B]):
             consumer: the consumer's name.
             owner: who claims the batch, such as a run id or a host and process; others see it.
             ttl: how long the lease lasts without renewal.
-            limits: which batch to open.
+            limits: the fewest events of a batch to open, or its age, and its maximum size.
             batch_id: if given, claims only this open batch.
 
         Returns:
@@ -92,29 +54,60 @@ class _Operations(Generic[B]):
         """
         call = batch.claim(queue, consumer, owner, ttl, limits, batch_id)
 
-        def parse(rows: list[Row]) -> B | None:
+        def parse(rows: list[Row]) -> ClaimedBatch | None:
             lease = call.parse(rows)
             return self._batch_class(self, queue, consumer, lease, ttl) if lease else None
 
         return Call(call.sql, call.params, parse)
 
     @operation
-    def maint(self) -> Steps[int]:
-        """Rotates tables, delivers due retries, compacts; returns the number of operations done."""
-        # Asked here, because the steps run in a transaction.
-        return installation.maint(is_first=not self.in_transaction)
+    def next_batch(self, queue: str, consumer: str, limits: Limits = NO_LIMITS) -> Call[int | None]:
+        """Opens the next batch without a lease, or returns the open one; None if there is none."""
+        return Call(
+            # The casts select the overload without a subconsumer.
+            "select batch_id from pgque.next_batch_custom("
+            "%s, %s, %s::interval, %s::integer, %s::interval, %s::integer)",
+            (queue, consumer, *astuple(limits)),
+            first,
+        )
+
+    @operation
+    def finish_batch(self, batch_id: int) -> Call[None]:
+        """Finishes a batch that was opened without a lease."""
+        return Call("select pgque.finish_batch(%s)", (batch_id,), nothing)
+
+    @operation
+    def batch_info(self, batch_id: int) -> Call[BatchInfo]:
+        """Returns the ticks, times and event ids that an open batch spans."""
+        return batch.batch_info(batch_id)
+
+    @operation
+    def lease_info(self, queue: str, consumer: str) -> Call[LeaseInfo | None]:
+        """Returns who has, or last had, the lease on the open batch; None if no batch is open."""
+        return batch.lease_info(queue, consumer)
+
+
+class _Operations(
+    Producing, Registrations, _Claiming[ClaimedBatch], DeadLetters, Queues, Installation
+):
+    """The methods that both clients have, including those for replicas."""
+
+    @operation
+    def replicas(self, queue: str | None = None) -> Steps[list[ReplicaStatus]]:
+        """Returns the state of the table replicas of a queue's consumers, or of all consumers."""
+        return replicas(queue)
 
 
 class Client(Session, _Operations[Batch]):
     """A database with pgque. Use it as a context manager.
 
-    Each call is its own transaction, unless it runs inside a `transaction()` block or, on a given
-    connection, in the transaction of its owner. Threads may share a client; it runs one call at a
-    time.
+    Each call is its own transaction, unless it runs inside a `transaction()` block or on a given
+    connection whose owner has opened a transaction. Threads may share a client, but it runs only
+    one call at a time.
 
     Args:
-        database: a libpq connection string or URI, whose gaps PG* environment variables fill; a
-            `psycopg.Connection`; or a `psycopg_pool.ConnectionPool`, from which each call or
+        database: a libpq connection string or URI (PG* environment variables supply what it omits);
+            a `psycopg.Connection`; or a `psycopg_pool.ConnectionPool`, from which each call or
             `transaction()` block takes a connection.
 
     Raises:
@@ -135,7 +128,7 @@ class Client(Session, _Operations[Batch]):
 class AsyncClient(AsyncSession, _Operations[AsyncBatch]):
     """The client for asyncio. Its methods are those of `Client`, as coroutine functions.
 
-    Tasks may share a client; it runs one call at a time. With a pool, it runs several.
+    Tasks may share a client; it runs one call at a time, or several with a pool.
 
     Args:
         database: a libpq connection string or URI, to which `async with` or `open` connects; a

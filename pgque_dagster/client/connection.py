@@ -20,7 +20,7 @@ _OLDEST_SERVER = 140000
 
 
 def connect(url: str) -> psycopg.Connection[tuple[Any, ...]]:
-    """Opens a connection in autocommit mode, with settings under which all values can be read.
+    """Opens a connection in autocommit mode, with settings that make all values readable.
 
     Args:
         url: a libpq connection string or URI. PG* environment variables supply what it omits.
@@ -41,8 +41,8 @@ async def open_connection(url: str, connections: Any) -> Any:
         with translated():
             await apply_settings(connection)
             cursor = await settled(connection.execute("select pg_backend_pid()"))
-            # A pooler of transactions may run a statement that another client prepared under this
-            # name. Poolers tell clients a process id of their own.
+            # A transaction pooler may run a statement that another client prepared under this name.
+            # Such poolers report a process id of their own.
             if await settled(cursor.fetchone()) != (connection.info.backend_pid,):
                 connection.prepare_threshold = None
     except BaseException:
@@ -59,10 +59,10 @@ def url_of(connection: BaseConnection[Any]) -> str:
 
 
 async def apply_settings(connection: BaseConnection[Any]) -> None:
-    """Sets the styles of dates and intervals that can be read, if others are set.
+    """Sets the date and interval styles that the client can read, if others are set.
 
     These are statements because poolers refuse such settings in the connection string. The server
-    reports the settings, so it costs nothing where they are the usual ones.
+    reports the settings, so the check costs nothing when they have the usual values.
     """
     reported = connection.info.parameter_status
     if not (reported("DateStyle") or "").startswith("ISO"):
@@ -72,12 +72,12 @@ async def apply_settings(connection: BaseConnection[Any]) -> None:
 
 
 def is_in_pipeline(connection: BaseConnection[Any]) -> bool:
-    """Whether the connection is in pipeline mode, in which results come after a sync."""
+    """Returns whether the connection is in pipeline mode, where results come after a sync."""
     return connection.info.pipeline_status != PipelineStatus.OFF
 
 
 def inner_pipeline(connection: BaseConnection[Any]) -> AbstractAsyncContextManager[Any]:
-    """Returns a block that syncs at both ends, and yields the pipeline; None in no pipeline."""
+    """Yields the pipeline, and syncs before and after the block; None outside pipeline mode."""
     return within(connection.pipeline() if is_in_pipeline(connection) else nullcontext())
 
 
@@ -85,12 +85,12 @@ def inner_pipeline(connection: BaseConnection[Any]) -> AbstractAsyncContextManag
 async def in_utf8(connection: BaseConnection[Any]) -> AsyncIterator[None]:
     """Sets UTF-8 for the block, if the owner of the connection has another encoding.
 
-    With another one, texts would come as bytes, or not at all.
+    With another encoding, texts would arrive as bytes or not at all.
     """
 
     async def use(encoding: str) -> None:
         async with inner_pipeline(connection):
-            # In a transaction, what the owner set for the session or by SET LOCAL stays as it is.
+            # Inside a transaction, a setting made for the session or by SET LOCAL stays.
             is_open = connection.info.transaction_status != TransactionStatus.IDLE
             is_local = is_open or not connection.autocommit
             setting = sql.SQL("set {} client_encoding to {}").format(
@@ -99,7 +99,7 @@ async def in_utf8(connection: BaseConnection[Any]) -> AsyncIterator[None]:
             await settled(connection.execute(setting))
 
     async with inner_pipeline(connection):
-        pass  # Entering it gets the answers to what the owner has sent, such as another encoding.
+        pass  # Entering it reads the results of what the owner sent, such as another encoding.
     with translated():
         encoding = connection.info.parameter_status("client_encoding") or "UTF8"
         if encoding != "UTF8":
@@ -123,14 +123,14 @@ def _check_version(connection: BaseConnection[Any]) -> None:
 
 
 def checked(url: str) -> str:
-    """Returns a connection string with what all connections of this package are opened with.
+    """Returns a connection string with the settings that all connections of this package use.
 
     Raises:
         ConnectionFailed: if the URL is malformed.
     """
     given = parsed(url)
     if given is None:
-        # No cause is chained: libpq's message repeats parts of the string, possibly the password.
+        # The cause is not chained: libpq's message repeats parts of the string, even the password.
         raise ConnectionFailed(
             "the database URL is not valid",
             "It looks like postgresql://user@host:5432/database, or host=... dbname=...",
@@ -140,7 +140,7 @@ def checked(url: str) -> str:
             "the database URL is not valid: it has more than one @",
             "In a user name or password, write %40 for @.",
         )
-    # The encoding of the server, the role, PGCLIENTENCODING or the URL may lack a character.
+    # The encoding of the server, role, PGCLIENTENCODING or URL may lack some characters.
     fixed = {**given, "client_encoding": "UTF8"}
     return make_conninfo(url, **{"connect_timeout": _CONNECT_SECONDS, **fixed})
 

@@ -1,4 +1,4 @@
-"""Cursors that read and write the same values whatever the owner of a connection has set on it.
+"""Cursors that read and write the same values, independent of the connection's settings.
 
 Results are fetched in binary format, which DateStyle and IntervalStyle do not change.
 """
@@ -12,7 +12,7 @@ from psycopg.postgres import register_default_adapters, types
 from psycopg.types.array import register_all_arrays
 from psycopg.types.json import set_json_loads
 
-# Not psycopg's own map, nor a connection's, in which a program registers what it likes.
+# Not psycopg's own map or the connection's, in which a program may register adapters.
 _ADAPTERS = AdaptersMap(types=types)
 register_default_adapters(_ADAPTERS)
 register_all_arrays(_ADAPTERS)

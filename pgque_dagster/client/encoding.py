@@ -1,7 +1,7 @@
 """Encodes payloads and options for SQL.
 
-orjson writes JSON several times faster than the standard library, so it is used if it is installed.
-It decides nothing: what it refuses, and where it may have written null for NaN, json decides.
+orjson writes JSON several times faster than the standard library, so it is used if installed. It
+decides nothing: json checks what orjson refuses, and where it may have written null for NaN.
 """
 
 import base64
@@ -28,7 +28,7 @@ class Model(Protocol):
     """A Pydantic model."""
 
     def model_dump(self, *, mode: str) -> Any:
-        """Returns the model's values."""
+        """Returns the model's fields as JSON values."""
 
 
 class Dataclass(Protocol):
@@ -40,19 +40,19 @@ class Dataclass(Protocol):
 Payload = (
     str | bytes | bytearray | memoryview | Mapping[str, Any] | Sequence[Any] | Dataclass | Model
 )
-"""Text, bytes, or what is written as JSON: dicts, lists, dataclasses and Pydantic models."""
+"""Text, bytes, or a value written as JSON: dicts, lists, dataclasses and Pydantic models."""
 
 # A data URL (RFC 2397), which clients in any language can read.
 BYTES_MARKER = "data:application/octet-stream;base64,"
 
-# json cannot write a number with given digits: it writes a text that begins with a secret, whose
-# quotes are removed.
+# json cannot write a number with given digits, so it writes a string with a secret prefix, and the
+# quotes around that are removed.
 _DECIMAL = f"decimal-{secrets.token_hex(16)}:"
 _QUOTED_DECIMAL = re.compile(f'"{_DECIMAL}([^"]*)"')
 
 
 def encode(payload: Payload | object) -> str:
-    """Writes a payload as it is stored: text as it is, bytes as a data URL, the rest as JSON.
+    """Returns a payload as it is stored: text unchanged, bytes as a data URL, the rest as JSON.
 
     Raises:
         InvalidArgument: if the value cannot be expressed as JSON.
@@ -84,9 +84,9 @@ def encode(payload: Payload | object) -> str:
         )
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgument(
-            f"the payload is no JSON value: {error}",
+            f"the payload is not a JSON value: {error}",
             "Send text, bytes, a dataclass, a Pydantic model, or lists and dicts of texts, "
-            "numbers, dates, times, UUIDs and enums. Make other values one of these.",
+            "numbers, dates, times, UUIDs and enums. Convert other values to one of these.",
         ) from error
 
 
@@ -105,10 +105,10 @@ def _with_decimals(written: str) -> str:
 
 
 def _json_value(value: Any) -> Any:
-    """Returns a value that JSON can express, for one that it cannot.
+    """Returns a JSON value in place of a value that JSON cannot express.
 
     Raises:
-        TypeError: if there is none.
+        TypeError: if there is no such value.
     """
     if isinstance(value, datetime | date | time):
         return value.isoformat()

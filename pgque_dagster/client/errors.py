@@ -14,20 +14,20 @@ from psycopg import errors as pg
 
 
 def sentences(*texts: str) -> str:
-    """Returns the texts on one line, and ends with a period each that has one after it."""
+    """Joins the texts into one line, with a period after each but the last."""
     parts = [" ".join(text.split()) for text in texts if text.strip()]
     ends = [part if part.endswith(tuple(".?!:;,")) else f"{part}." for part in parts[:-1]]
     return " ".join([*ends, *parts[-1:]])
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Returns a question that names the nearest names; an empty text if none is near."""
+    """Returns a question that names similar names, or an empty text."""
     near = difflib.get_close_matches(name.lower(), names, n=2, cutoff=0.5)
     return f"Did you mean {' or '.join(near)}? " if near else ""
 
 
 def can_tell(error: BaseException) -> bool:
-    """Whether the error can tell its text: its `__str__` may raise."""
+    """Returns whether the error has a text: its `__str__` may raise."""
     try:
         str(error)
     except Exception:
@@ -36,7 +36,7 @@ def can_tell(error: BaseException) -> bool:
 
 
 def told(error: BaseException) -> str:
-    """Returns the class and the text of an error, which may be unable to tell its text."""
+    """Returns the class and the text of an error, even if its `__str__` raises."""
     name = type(error).__name__
     return f"{name}: {error}" if can_tell(error) else f"{name}, which cannot be written as text"
 
@@ -46,8 +46,8 @@ class PgqueError(Exception):
 
     Attributes:
         hint: what to do about it, or an empty string.
-        passing: whether it passes by itself or by an administrator, whatever the events are. Of
-            other classes, `passes` asks the cause.
+        passing: whether it goes away by itself or an administrator fixes it, independent of the
+            events. For other classes, `passes` looks at the cause.
     """
 
     passing = False
@@ -57,7 +57,7 @@ class PgqueError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        """The message and, after it, what to do; one line."""
+        """Returns the message and the hint on one line."""
         return sentences(str(self.args[0]), self.hint)
 
 
@@ -68,14 +68,14 @@ class ConnectionFailed(PgqueError):
 
 
 class DatabaseError(PgqueError):
-    """The database refused a statement for a reason that no other class names.
+    """The database refused a statement for a reason that has no class of its own.
 
     `__cause__` is psycopg's own error.
     """
 
 
 class DatabaseUnready(DatabaseError):
-    """The database refused a statement for now: a lock, its disk, its memory, a standby."""
+    """The database cannot run a statement for now: a lock, its disk, its memory, a standby."""
 
     passing = True
 
@@ -127,9 +127,9 @@ class MalformedPayload(PgqueError):
 
 
 class CallRefused(PgqueError):
-    """The queue, the consumer or the database is in a state in which the call is refused.
+    """The state of the queue, the consumer or the database does not allow the call.
 
-    The message says which, and the SQLSTATE of `__cause__` tells the reasons apart.
+    The message says why, and the SQLSTATE of `__cause__` tells the reasons apart.
     """
 
 
@@ -138,11 +138,11 @@ class QueueInUse(PgqueError):
 
 
 class StaleReadPlan(PgqueError):
-    """An event table was truncated or rewritten after a read was planned."""
+    """An event table was truncated or rewritten between planning a read and reading it."""
 
 
 class EventNotInBatch(PgqueError):
-    """The batch did not deliver an event with this id."""
+    """The batch has no event with this id."""
 
 
 class TransactionOutdated(PgqueError):
@@ -168,11 +168,11 @@ class TicksUnavailable(PgqueError):
 
 
 class StagingLost(PgqueError):
-    """Events written to be published together are gone or incomplete; nothing was published."""
+    """Events staged to be published together are gone or incomplete; nothing was published."""
 
 
 class SkipsEvents(PgqueError):
-    """The consumer would pass over events, which it then never gets."""
+    """The consumer would skip events and never get them."""
 
 
 class HandlerMissing(PgqueError):
@@ -184,11 +184,11 @@ class TransactionEnded(PgqueError):
 
 
 class TargetOutOfStep(PgqueError):
-    """The batch does not follow the last one that the target applied. Nothing was applied."""
+    """The batch does not follow the last batch that the target has. Nothing was applied."""
 
 
 class TargetRefused(PgqueError):
-    """The target refused a batch, or an event of it. Nothing was applied.
+    """The target refused a batch or one of its events. Nothing was applied.
 
     `__cause__` is psycopg's own error.
     """
@@ -232,9 +232,9 @@ _LACKS_RIGHT = "42501"
 # and connections, locks, administrators and shutdowns, and the server's own files.
 _PASSING = ("08", "25006", "28", "40", _LACKS_RIGHT, "53", "55006", "55P03", "57", "58")
 
-# By an administrator or a shutdown, after a crash, after idle_session_timeout, and found later.
+# Ended by an administrator or a shutdown, a crash, idle_session_timeout, or noticed later.
 _SESSION_ENDED = ("57P01", "57P02", "57P05", "the connection is closed", "the connection is lost")
-# The server's function that raises the error, whose name is not translated.
+# The server function that raises the error; its name is not translated.
 _NOT_IN_ENCODING = "report_untranslatable_char"
 _PREPARED = (pg.DuplicatePreparedStatement, pg.InvalidSqlStatementName)
 _ADDON = re.compile(r'"(pgq|postgremq|qgres)\b')
@@ -242,7 +242,7 @@ _INSTALL = "Run `pgque install`, or PgqueResource(install='upgrade')."
 
 
 def error_from(error: psycopg.Error | UnicodeEncodeError) -> PgqueError:
-    """Returns the error of this package for an error of psycopg.
+    """Returns this package's error for an error of psycopg.
 
     Args:
         error: the error that psycopg raised.
@@ -274,10 +274,10 @@ def error_from(error: psycopg.Error | UnicodeEncodeError) -> PgqueError:
         )
     if isinstance(error, pg.InvalidSchemaName):
         return SchemaMissing(f"this database has no pgque schema: {message}", _INSTALL)
-    # Names, which no language of the server translates. psycopg sends huge numbers as numeric.
+    # Names that the server never translates. psycopg sends huge numbers as numeric.
     if isinstance(error, pg.UndefinedFunction) and "numeric" in message:
         return InvalidArgument(
-            f"a number is no whole number or out of range: {message}",
+            f"a number is not whole or is out of range: {message}",
             f"Pass an int of at most {2**63 - 1}.",
         )
     if isinstance(error, pg.UndefinedFunction) and "pgque." in message:
@@ -302,7 +302,7 @@ def error_from(error: psycopg.Error | UnicodeEncodeError) -> PgqueError:
     if isinstance(error, _PREPARED) and "_pg3_" in message:
         return DatabaseError(
             message,
-            "A pooler gave the connection another session than the one with psycopg's prepared "
+            "A pooler moved the connection away from the session with psycopg's prepared "
             "statement: connect with prepare_threshold=None.",
         )
     if isinstance(error, psycopg.DataError) and error.sqlstate is None:
@@ -322,9 +322,9 @@ def error_from(error: psycopg.Error | UnicodeEncodeError) -> PgqueError:
 
 
 def passes(error: BaseException | None) -> bool:
-    """Whether an error, or what it was raised from, passes by itself or by an administrator.
+    """Returns whether an error, or its cause, goes away by itself or by an administrator's work.
 
-    What meets it is tried again without end. Anything else may depend on the events.
+    The caller retries such errors forever. Any other error may depend on the events.
     """
     while error is not None:
         if isinstance(error, psycopg.Error):
@@ -338,7 +338,7 @@ def passes(error: BaseException | None) -> bool:
 
 
 def is_refusal(error: BaseException | None) -> bool:
-    """Whether it is a psycopg error for what statements do, which is not ours, nor the server's."""
+    """Returns whether psycopg itself refused a statement, not this package or the server."""
     if not isinstance(error, psycopg.Error) or (error.sqlstate or "").startswith("PQ"):
         return False
     return error.sqlstate == _LACKS_RIGHT or not passes(error)
@@ -364,7 +364,7 @@ def translated() -> Iterator[None]:
 
 @contextmanager
 def prefixed(prefix: str) -> Iterator[None]:
-    """Has errors of this package in the block begin with a prefix, which says where they are."""
+    """Puts a prefix before the errors of this package in the block; it says where they occurred."""
     try:
         yield
     except PgqueError as error:

@@ -1,4 +1,4 @@
-"""Who has a batch: a consumer, one of its subconsumers, or one of its slots; and their states."""
+"""Holders of batches: a consumer, one of its subconsumers or slots; and their states."""
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
@@ -13,20 +13,20 @@ from .session import Session
 
 @dataclass(frozen=True)
 class ConsumerState:
-    """The state of a consumer, of a subconsumer or of a slot.
+    """The state of a consumer, a subconsumer or a slot.
 
     Attributes:
         member: the subconsumer, or the slot such as 3/8; None for the consumer itself.
         role: None if the consumer is not registered.
         batch_id: the open batch; None if no batch is open.
-        owner: who has, or last had, its lease.
+        owner: the current or last owner of its lease.
         is_live: whether that lease is still valid.
         is_due: whether no batch is open and the next one meets the limits.
         epoch: grows by one with each claim; None if the consumer is not registered.
-        parked_reason: why the open batch is parked; None if it is not.
+        held_reason: why the open batch is held; None if it is not.
         active_at: when the consumer last opened, claimed, renewed, released or finished a batch.
         read_at: when the state was read. All times are by the database's clock.
-        belongs_to: the asset of Dagster to which the consumer belongs, as far as it is known.
+        belongs_to: the Dagster asset to which the consumer belongs, as far as it is known.
     """
 
     queue: str
@@ -40,26 +40,26 @@ class ConsumerState:
     is_live: bool
     is_due: bool
     epoch: int | None
-    parked_reason: str | None
+    held_reason: str | None
     active_at: datetime | None
     read_at: datetime
     belongs_to: ConsumingAsset
 
     @property
     def slot(self) -> str | None:
-        """The slot, if it is one of a partitioned consumer."""
+        """The slot of a partitioned consumer, or None."""
         return self.member if self.role == "slot" else None
 
     @property
     def subconsumer(self) -> str | None:
-        """The subconsumer, if it is one of a cooperative consumer."""
+        """The subconsumer of a cooperative consumer, or None."""
         return None if self.role == "slot" else self.member
 
 
 def consumer_states(
     consumers: Sequence[tuple[str, str]], limits: Limits
 ) -> Call[list[ConsumerState]]:
-    """The states of consumers, given as (queue, consumer), in that order."""
+    """Returns the states of consumers, given as (queue, consumer), in that order."""
     return Call(
         "select queue_name, consumer_name, subconsumer_name, queue_exists, sub_role, batch_id, "
         "lease_owner, lease_until, is_live, is_due, lease_epoch, held_reason, "
@@ -79,13 +79,13 @@ def consumer_states(
 
 @dataclass(frozen=True)
 class Holder:
-    """Who has a batch.
+    """The holder of a batch.
 
     Attributes:
         queue: the queue's name.
         consumer: the consumer's name.
-        subconsumer: the subconsumer, if the consumer is a cooperative one.
-        slot: the slot and the number of slots, such as 3/8, if the consumer is a partitioned one.
+        subconsumer: the subconsumer, if the consumer is cooperative.
+        slot: the slot and the number of slots, such as 3/8, if the consumer is partitioned.
     """
 
     queue: str
@@ -95,7 +95,7 @@ class Holder:
 
     @property
     def name(self) -> str:
-        """The name under which the queue knows it."""
+        """The name that the queue knows it by."""
         if self.slot is not None:
             return f"{self.consumer}#{self.slot}"
         return self.consumer if self.subconsumer is None else f"{self.consumer}.{self.subconsumer}"
@@ -115,7 +115,7 @@ class Holder:
             client: the database.
             owner: who claims the batch; others see this name.
             ttl: how long the lease lasts without renewal.
-            limits: which batch to open. Those of a slot count the events of all slots.
+            limits: which batch to open. Limits of a slot count the events of all slots.
             batch_id: if given, claims only this open batch.
 
         Returns:
@@ -150,5 +150,5 @@ class Holder:
 
     @classmethod
     def of(cls, state: ConsumerState) -> Self:
-        """Returns whose state it is."""
+        """Returns the holder of which this is the state."""
         return cls(state.queue, state.consumer, state.subconsumer, state.slot)

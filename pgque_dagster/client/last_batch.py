@@ -1,13 +1,13 @@
-"""Which batch of a consumer a database has applied last, by a row in the ledger.
+"""The last batch of a consumer that a database has applied, kept as a row in the ledger.
 
 The row names the ticks of the batch, with their fingerprints. So the next batch is applied only if
-it begins where the last one ended: if either database lost its last transactions, or the consumer
-was moved, the two do not meet, and nothing is applied until somebody decides.
+it begins where the last one ended. If either database lost its last transactions, or the consumer
+was moved, the two do not meet, and nothing is applied until somebody decides what to do.
 
-The lock on the row makes attempts at a batch wait for each other, so a process that was stopped and
-goes on after another one took over finds the batch applied.
+The lock on the row makes attempts at a batch wait for each other. So if a suspended process resumes
+after another one took over, it finds that the batch is applied.
 
-A row that 0.3.0 wrote into a table of its own is taken over by the first session that connects.
+The first session that connects takes over a row that 0.3.0 wrote into a table of its own.
 """
 
 from collections.abc import Callable
@@ -29,19 +29,19 @@ from .session import Session
 # The tables of 0.3.0: the last batches, and the events of batches that it applied one by one.
 _EARLIER = "pgque_completed_batch"
 _EARLIER_EVENTS = "pgque_completed_event"
-# In the row of the earlier table, once it is taken over: processes of that version stop there.
+# Marks the row of the earlier table once it is taken over: processes of that version stop there.
 _TAKEN_OVER = -1
 _RIGHTS = "select, insert, update"
 
 
 @dataclass(frozen=True)
 class Span:
-    """A batch, and the ticks that it lies between.
+    """A batch, and the ticks between which it lies.
 
     Attributes:
-        incarnation: of the queue's database.
-        prev_fingerprint: tells the tick before the batch from another one of its number.
-        fingerprint: the same for the tick that ends it.
+        incarnation: that the queue's database had.
+        prev_fingerprint: distinguishes the tick before the batch from others of the same number.
+        fingerprint: does the same for the tick that ends it.
     """
 
     batch_id: int
@@ -63,7 +63,7 @@ class Applied:
     """The last batch of a consumer that a database has applied; all None before the first one.
 
     Attributes:
-        failed: which events of it failed, as `Failed.dump` wrote it.
+        failed: which of its events failed, as `FailedMessages.dump` wrote them.
     """
 
     incarnation: UUID | None = None
@@ -74,7 +74,7 @@ class Applied:
     failed: str | None = None
 
     def is_(self, batch: Span) -> bool:
-        """Whether it is this batch."""
+        """Returns whether it is this batch."""
         return (self.batch_id, self.prev_tick_id, self.tick_id, self.fingerprint) == (
             batch.batch_id,
             batch.prev_tick_id,
@@ -83,7 +83,7 @@ class Applied:
         )
 
     def precedes(self, batch: Span) -> bool:
-        """Whether the batch begins where this one ended."""
+        """Returns whether the batch begins where this one ended."""
         return self.tick_id is None or (self.tick_id, self.fingerprint) == (
             batch.prev_tick_id,
             batch.prev_fingerprint,
@@ -102,12 +102,12 @@ order by path.place
 
 
 class LastBatch:
-    """The row of a consumer, which says where the database ends.
+    """The row of a consumer that records its last applied batch.
 
     Args:
-        connection: of the database, outside of a transaction. The table and the row are created if
-            they are missing, in the first schema of its search_path. A row in a later schema of it
-            stays in use.
+        connection: to the target, outside a transaction. If the table or the row is missing, it is
+            created in the first schema of the search_path. A row in a later schema of it stays in
+            use.
         queue: the queue's name.
         consumer: the consumer's name.
 
@@ -143,7 +143,7 @@ class LastBatch:
         return self._db.execute("select to_regclass(%s)", (name,)).fetchone() != (None,)
 
     def _schema(self) -> str | None:
-        """Returns the schema of the ledger with the row, or the first one of the search_path.
+        """Returns the schema of the ledger with the row, or the first schema of the search_path.
 
         Raises:
             CallRefused: if two ledgers have the row.
@@ -167,7 +167,7 @@ class LastBatch:
         return None if first is None else str(first)
 
     def _take_over(self) -> None:
-        """Moves what 0.3.0 recorded into the row, so that both versions know who goes on."""
+        """Moves what 0.3.0 recorded into the row, so that both versions know who continues."""
         earlier = sql.SQL("{} where {}").format(sql.Identifier(_EARLIER), self._earlier)
         columns = "lineage, batch_id, prev_tick_id, tick_id, fingerprint, failed"
         read = sql.SQL(f"select {columns} from {{}} for update").format(earlier)
@@ -200,8 +200,8 @@ class LastBatch:
     def take(self, check_lease: Callable[[], object]) -> Applied:
         """Locks the row until the end of the transaction. Call it first in the transaction.
 
-        If a session holds the lock that belongs to an attempt which lost its lease, such as a
-        process that is stopped, it is terminated.
+        If the holder of the lock is an attempt that lost its lease, such as a suspended process,
+        its session is terminated.
 
         Args:
             check_lease: raises if this attempt has lost the lease in the queue's database.
@@ -227,7 +227,7 @@ class LastBatch:
             raise DatabaseError(
                 f"another session of the target holds {place}: process "
                 f"{', '.join(holders) or 'unknown'}",
-                "It belongs to an earlier attempt at the batch, which is stopped. End it with "
+                "It belongs to an earlier, suspended attempt at the batch. End it with "
                 "pg_terminate_backend, or have all processes log in to the target as one role.",
             ) from error
         if found is None:
@@ -239,11 +239,11 @@ class LastBatch:
         return found
 
     def lock(self, batch: Span, check_lease: Callable[[], object]) -> Applied | None:
-        """Locks the row as `take` does. Returns the batch, if it is applied already; else None.
+        """Locks the row as `take` does. Returns the batch if it is already applied; otherwise None.
 
         Raises:
             TargetOutOfStep: if the batch does not follow the last one that was applied, or a
-                version before 0.4 applied a part of it.
+                version before 0.4 applied part of it.
             DatabaseError: as for `take`.
         """
         self._check_earlier_events()
@@ -251,7 +251,7 @@ class LastBatch:
         if found.is_(batch):
             return found
         if not found.precedes(batch):
-            # An attempt that was stopped while others went on is late, which nobody must mend.
+            # A suspended attempt resumed after others took over; nobody has to fix that.
             check_lease()
             raise self._out_of_step(batch, found)
         return None
@@ -281,10 +281,10 @@ class LastBatch:
                 )
 
     def _check_earlier_events(self) -> None:
-        """Checks that no batch was applied in part, event by event, by an earlier version.
+        """Checks that no earlier version applied part of a batch, event by event.
 
         Raises:
-            TargetOutOfStep: if one was, so that the next batch has events that were applied.
+            TargetOutOfStep: if one did, because the next batch has events that are already applied.
         """
         if not self._has_earlier_events:
             return
@@ -298,11 +298,11 @@ class LastBatch:
                 f"of {self._name}, event by event, and not the whole batch; nothing was applied or "
                 "acked",
                 "Run the version before 0.4 until that batch is acked. Or compare the data, then "
-                "call reset() of the consumer to apply the next batch as it is.",
+                "call reset() on the consumer to apply the next batch as it is.",
             )
 
     def _find(self, lock: LiteralString = "") -> Applied | None:
-        """Returns what the row says; None if there is no such row, or none that can be locked."""
+        """Returns the row's content; None if the row does not exist or cannot be locked."""
         row = self._db.execute(
             sql.SQL(
                 "select incarnation, batch_id, prev_tick_id, tick_id, fingerprint, failed"
@@ -322,8 +322,8 @@ class LastBatch:
 
     def _terminate_holders(self) -> list[str]:
         """Terminates the sessions that hold the row's lock, if allowed; returns their processes."""
-        # A locked row names the transaction that holds the lock, and pg_locks names its session.
-        # Savepoints have numbers of their own, so the lock is never taken in one.
+        # A locked row names the transaction that holds it, and pg_locks names its session. The
+        # lock is never taken in a savepoint, because savepoints have numbers of their own.
         holders = sql.SQL(
             " from {} c join pg_locks l on l.locktype = 'transactionid' and l.granted"
             " and l.transactionid = c.xmax where {}"
@@ -334,9 +334,9 @@ class LastBatch:
         return [pid for (pid,) in pids]
 
     def of_another_life(self, batch: Span, found: Applied) -> TargetOutOfStep:
-        """Returns the error for a replica of another life of the queue's database."""
+        """Returns the error for a replica of another incarnation of the queue's database."""
         return TargetOutOfStep(
-            f"the replicas of {self._name} in database {self._db.info.dbname} are those of another "
+            f"the replicas of {self._name} in database {self._db.info.dbname} are from another "
             f"incarnation of the queue's database, {found.incarnation}; this one is "
             f"{batch.incarnation}",
             "It was restored or failed over, or is another one. If this one goes on, and the other "
@@ -359,13 +359,13 @@ class LastBatch:
             cause = "The tick of that number is another one now. "
         elif (found.tick_id or 0) < batch.prev_tick_id:
             cause = (
-                "The target lost its last transactions, or somebody else acked batches of this "
+                "The target lost its last transactions, or another process acked batches of this "
                 "consumer. "
             )
         else:
             cause = "The consumer was moved back. "
         return TargetOutOfStep(
             f"{told}; nothing of it was applied or acked",
-            f"{cause}To continue where the target ends, call rewind() of the consumer; to apply "
+            f"{cause}To continue where the target ends, call rewind() on the consumer; to apply "
             "this batch to the target as it is, call reset().",
         )

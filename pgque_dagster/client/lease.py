@@ -1,4 +1,4 @@
-"""Renews a lease: once, or again and again in a thread with connections of its own."""
+"""Renews a lease, once or repeatedly, in a thread with its own connections."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ _LOOK_SECONDS = 0.2
 
 
 def renew_batch(lease: Lease, ttl: timedelta) -> Call[datetime]:
-    """Renews a lease; returns the new time at which it ends."""
+    """Renews a lease; returns the time at which it now ends."""
     check_interval("ttl", ttl)
     return Call(
         "select pgque.renew_batch(%s, %s, %s, %s)",
@@ -73,7 +73,7 @@ class LeaseKeeper:
 
     @property
     def lost(self) -> LeaseLost | BatchNotOpen | None:
-        """The error of the renewal that was refused, if one was."""
+        """The error if a renewal was refused, or None."""
         return self._lost
 
     def wait_until_lost(self, until: threading.Event) -> bool:

@@ -1,8 +1,8 @@
 """Records in a database which batches it has applied, in the transaction that applies them.
 
 So both commit or neither does, and an attempt that finds the batch recorded changes nothing. There
-is one table. A sink of Spark has a row in it for each batch, because it takes batches of any order.
-A mover or a replica has one row, for the last batch of its consumer (`last_batch.py`).
+is one table. A Spark sink has a row for each batch, because it accepts batches in any order. A
+mover or a replica has one row, for the last batch of its consumer (`last_batch.py`).
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ _COLUMNS = (
 )
 PURPOSE = "which records the applied batches"
 LOCK_WAIT = "10s"
-# Distinguishes the row from one with the same key in another database, whatever URL it has.
+# Distinguishes the row from one with the same key in another database, even at the same URL.
 _ROW = sql.SQL("extract(epoch from applied_at)::text")
 
 
@@ -37,16 +37,16 @@ class AlreadyApplied(Exception):
 class Ledger:
     """The batches that a sink has applied.
 
-    A batch has one name; or three: its own, that of its start, and its name before 0.4. Only one
-    batch of a start counts, so its rows have the first two. An attempt that finds the start alone
-    is refused.
+    A batch has one name, or three: its own, the one of its start, and its name before 0.4. Only one
+    batch with a given start counts, so its rows have the first two. An attempt that finds only the
+    start is refused.
 
     Args:
         schema: the table's schema; None for the first schema of the connection's search_path.
         sink: the name of the effect's target.
-        note: is called with what identifies a row, when it is found or written. It refuses a row
-            that it was called with before: the attempt has two effects of one name, and would lose
-            the second one.
+        note: is called with the identity of each row found or written. It refuses a row that
+            it has seen before: then the attempt has two effects of one name, and would lose the
+            second one.
     """
 
     def __init__(self, schema: str | None, sink: str, note: Callable[[str], None]) -> None:
@@ -56,7 +56,7 @@ class Ledger:
         self._note = note
 
     def has(self, connection: Connection, batch: tuple[str, ...]) -> bool:
-        """Says whether a batch was applied. Creates the table if it is missing.
+        """Returns whether a batch was applied. Creates the table if it is missing.
 
         Raises:
             InvalidArgument: if this attempt has found or written the row before, or if another
@@ -97,7 +97,7 @@ class Ledger:
         # Before the commit, so that this process recognizes the row as its own afterwards.
         self._note(row)
 
-    # Values are literals: with parameters, psycopg would take a % in the schema's name for one.
+    # Values are literals: with parameters, psycopg would read a % in the schema's name as one.
     def _insert(self, batch: tuple[str, ...]) -> sql.Composed:
         return sql.SQL(
             "insert into {} (sink, batch) select {}, unnest({}::text[]) returning {}"
@@ -110,7 +110,7 @@ def prepare_ledger(
     """Creates the table, or the columns for consumers that 0.3.0 made it without, if missing.
 
     Args:
-        connection: outside of a transaction.
+        connection: a connection outside a transaction.
         schema: the table's schema; None for the first schema of the connection's search_path.
         rights: the rights that its user needs, as in GRANT.
         for_consumers: whether the columns for consumers are needed.
@@ -142,7 +142,7 @@ def prepare_ledger(
     )
     create = f"create table {full} {_COLUMNS}"
     with (
-        # If another process creates it at the same time, the row type may be there before the table
+        # If another process creates the table now, its row type may exist before the table is
         # is noticed.
         suppress(
             psycopg.errors.DuplicateTable,

@@ -11,7 +11,7 @@ from .errors import MalformedPayload
 from .ranges import check_interval
 
 
-# Not frozen: it takes five times as long to make a frozen one.
+# Not frozen: creating frozen objects takes five times as long.
 @dataclass(slots=True, unsafe_hash=True)
 class Message:
     """An event as a consumer sees it: the columns of SQL type `pgque.message` without the batch.
@@ -68,12 +68,12 @@ class Message:
 
 @dataclass(frozen=True)
 class ConsumingAsset:
-    """The asset of Dagster to which a consumer belongs. What is None or empty is not known.
+    """The assets to which a consumer belongs. What is None or empty is unknown.
 
     Attributes:
-        deployment: the deployment of Dagster.
-        location: the name of the code location.
-        assets: the keys of the assets that one step computes, sorted.
+        deployment: the name of the deployment that has them.
+        location: their location in it.
+        assets: their names, sorted.
     """
 
     deployment: str | None = None
@@ -81,14 +81,14 @@ class ConsumingAsset:
     assets: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        named = (self.deployment, "deployment"), (self.location, "code location")
+        named = (self.deployment, "deployment"), (self.location, "location")
         parts = [f"{what} {name}" for name, what in named if name is not None]
         return ", ".join([*parts, *(f"asset {key}" for key in self.assets)])
 
 
 @dataclass(frozen=True)
 class Event:
-    """An event for `send_batch` and `copy_events`, with a type and a key of its own.
+    """An event for `send_batch` and `copy_events`, with its own type and key.
 
     Attributes:
         type: the event's type; None for the type of the batch.
@@ -106,7 +106,7 @@ class Sent:
 
     Attributes:
         event_id: the id of the event that has the key.
-        deduped: whether the event was sent before, so that nothing was sent now.
+        deduped: whether the event had been sent before, so that nothing was sent now.
     """
 
     event_id: int
@@ -119,8 +119,8 @@ class Sought:
 
     Attributes:
         tick_id: the tick at which the consumer now stands.
-        skipped_events: how many events it skipped and never gets.
-        repeated_events: how many events it gets again.
+        skipped_events: how many events it skipped and will never get.
+        repeated_events: how many events it will get again.
     """
 
     tick_id: int
@@ -142,9 +142,9 @@ class ScheduledEvent:
 class Limits:
     """Limits of the next batch; None means no limit.
 
-    The batch ends at the nearest tick that is older than `min_lag` and gives it `min_count` events
-    or a length of `min_interval`. With `max_count` it ends at the last tick that keeps it within
-    that many events.
+    The batch ends at the nearest tick that is older than `min_lag` and gives the batch `min_count`
+    events or a length of `min_interval`. With `max_count`, it ends at the last tick that keeps it
+    within that many events, and `min_interval` only has to have passed since it began.
     """
 
     min_lag: timedelta | None = None
@@ -219,10 +219,10 @@ class SetAside:
 
 @dataclass(frozen=True)
 class History:
-    """How a consumer fared before an open batch.
+    """How a consumer handled events before an open batch.
 
     Attributes:
-        finished: how many events it finished, up to the number that was asked for.
+        finished: how many events it finished, up to the requested number.
         failed: how many of its newest events, up to that number, are dead letters or wait for a
             retry.
     """
@@ -238,7 +238,7 @@ class Slice:
     Attributes:
         sql: the statement that returns its events with all columns.
         rows: the FROM clause of that statement, for readers that choose their columns.
-        set_columns: those of ev_retry and ev_extra1 to ev_extra4 that have a value in some event.
+        set_columns: which of ev_retry and ev_extra1 to ev_extra4 have a value in some event.
     """
 
     sql: str
@@ -274,7 +274,7 @@ class ConsumerInfo:
     A subconsumer without a batch has no position: lag, last tick and pending events are None.
 
     Attributes:
-        lag: how long the first event that it has not finished has waited; zero if none waits.
+        lag: how long its first unfinished event has waited; zero if none waits.
         unticked_events: an upper bound for the events of the queue that are in no tick yet.
         unticked_age: how long the first of these has waited for a tick; None if there is none.
         waiting_events: an upper bound for the events that wait, with or without a tick.

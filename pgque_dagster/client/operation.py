@@ -1,7 +1,7 @@
-"""What the client runs, written once for connections that are plain or asynchronous.
+"""The client's operations, written once for plain and asynchronous connections.
 
 An operation is a function that returns a call, or a generator of steps; it does no input or output.
-A session runs it on whatever connection it has, by coroutines that wait for nothing on a plain one.
+A session runs it on its connection with coroutines, which never wait on a plain connection.
 """
 
 import functools
@@ -10,7 +10,18 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Itera
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from types import MethodType
-from typing import Any, Concatenate, Generic, LiteralString, ParamSpec, TypeVar, overload
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    LiteralString,
+    ParamSpec,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    overload,
+)
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -78,12 +89,14 @@ class AsyncFace:
 class operation(Generic[P, T]):  # noqa: N801
     """Decorates a method that returns the work to do: a call, or a generator of steps.
 
-    The method of a `Face` runs the work. The method of an `AsyncFace` is a coroutine function with
-    the same parameters and documentation.
+    The method of a `Face` runs the work: declared as `Call[int]` or `Steps[int]`, it returns an
+    int. The method of an `AsyncFace` is a coroutine function with the same parameters and text.
     """
 
     def __init__(self, plan: Callable[Concatenate[Any, P], Call[T] | Steps[T]]) -> None:
         self.__doc__ = plan.__doc__
+        # Tools show the type of the result instead of the work.
+        plan.__annotations__ = {**plan.__annotations__, "return": _result_of(plan)}
 
         @functools.wraps(plan)
         def run(face: Face, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -105,7 +118,12 @@ class operation(Generic[P, T]):  # noqa: N801
     def __get__(self, face: AsyncFace, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
 
     @overload
-    def __get__(self, face: None, owner: type) -> Callable[..., Any]: ...
+    def __get__(self, face: None, owner: type[Face]) -> Callable[Concatenate[Any, P], T]: ...
+
+    @overload
+    def __get__(
+        self, face: None, owner: type[AsyncFace]
+    ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]: ...
 
     def __get__(self, face: Any, owner: type) -> Callable[..., Any]:
         """Returns the method that fits the class."""
@@ -113,24 +131,16 @@ class operation(Generic[P, T]):  # noqa: N801
         return method if face is None else MethodType(method, face)
 
 
-def method(function: Callable[P, Call[T] | Steps[T]]) -> operation[P, T]:
-    """Makes a function that returns the work to do a method of a client."""
-
-    @functools.wraps(function)
-    def plan(face: Any, /, *args: P.args, **kwargs: P.kwargs) -> Call[T] | Steps[T]:
-        return function(*args, **kwargs)
-
-    # Tools read the parameters of a method from here, with the one for the object.
-    parameter = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-    signature = inspect.signature(function)
-    plan.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[parameter, *signature.parameters.values()]
-    )
-    return operation(plan)
+def _result_of(plan: Callable[..., object]) -> object:
+    """Returns the type of a plan's result, taken from its annotation."""
+    work: Any = plan.__annotations__["return"]
+    if get_origin(work) is Union:
+        work = get_args(work)[0]
+    return get_args(work)[-1]
 
 
 def finished(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine that waits for nothing, and returns its result."""
+    """Runs a coroutine that never waits, and returns its result."""
     try:
         coroutine.send(None)
     except StopIteration as done:
@@ -139,7 +149,7 @@ def finished(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class Finished(AbstractContextManager[T]):
-    """A context whose coroutines wait for nothing, for a plain `with` statement."""
+    """Makes an asynchronous context that never waits usable in a plain `with` statement."""
 
     def __init__(self, context: AbstractAsyncContextManager[T]) -> None:
         self._context: Any = context
@@ -154,7 +164,7 @@ class Finished(AbstractContextManager[T]):
 
 
 async def settled(value: Any) -> Any:
-    """Returns a value, or what it is awaited for."""
+    """Returns a value, or awaits it first if it is awaitable."""
     return await value if inspect.isawaitable(value) else value
 
 

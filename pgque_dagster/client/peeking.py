@@ -4,7 +4,7 @@ from .models import ConsumerInfo, Message, ReadPlan
 from .operation import Call, Steps
 from .plans import read_plan, tick_range_plan
 from .ranges import Position, write_position
-from .registrations import check_consumer, consumers
+from .registrations import check_consumer, read_consumers
 
 _COLUMNS = "ev_id, ev_type, ev_data, ev_retry, ev_time, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
 _MAX_COUNT = 2**31 - 1
@@ -13,12 +13,12 @@ _MAX_COUNT = 2**31 - 1
 def retained_ticks(
     queue: str, position: Position | None, max_events: int | None
 ) -> Call[tuple[int, int]]:
-    """Returns two ticks, between which there are events after a position, or the newest ones.
+    """Returns two ticks with events between them, after a position or the newest ones.
 
     Args:
         queue: the queue's name.
         position: where they begin; None for the newest events.
-        max_events: how many are wanted; None for all. Those of one tick may be more.
+        max_events: how many events are wanted; None for all. One tick alone may have more.
     """
     start = None if position is None else write_position(position)
     return Call(
@@ -29,7 +29,7 @@ def retained_ticks(
 
 
 def peek(queue: str, position: Position | None = None, limit: int = 20) -> Steps[list[Message]]:
-    """Returns some of the retained events, in order of id. Those without a tick are left out.
+    """Returns some of the retained events, in order of id, without events that have no tick.
 
     Args:
         queue: the queue's name.
@@ -38,10 +38,10 @@ def peek(queue: str, position: Position | None = None, limit: int = 20) -> Steps
 
     Raises:
         QueueNotFound: if there is no such queue.
-        InvalidArgument: if the position is none, or its events are not retained.
+        InvalidArgument: if the position is invalid, or its events are not retained.
     """
     events: list[Message] = []
-    # Ids of senders that rolled back count, so the newest ticks may have too few events.
+    # Ids of rolled-back transactions count too, so the newest ticks may have too few events.
     for count in (None,) if position else (limit, min(limit * 100, _MAX_COUNT), None):
         start, end = yield retained_ticks(queue, position, count)
         plan = yield tick_range_plan(queue, start, end, 1)
@@ -52,20 +52,20 @@ def peek(queue: str, position: Position | None = None, limit: int = 20) -> Steps
 
 
 def peek_batch(queue: str, consumer: str, limit: int = 20) -> Steps[list[Message]]:
-    """Returns the first events of a consumer's open batch, with those that are delivered again.
+    """Returns the first events of a consumer's open batch, including redelivered ones.
 
     Without an open batch, these are the events that come next, up to the last tick.
 
     Args:
         queue: the queue's name.
-        consumer: the consumer's name, or that of a subconsumer or slot.
+        consumer: the name of the consumer, or of a subconsumer or slot.
         limit: the maximum number of events.
 
     Raises:
         ConsumerNotFound: if the consumer is not registered.
     """
     yield check_consumer(queue, consumer)
-    infos: list[ConsumerInfo] = yield from consumers(queue)
+    infos: list[ConsumerInfo] = yield from read_consumers(queue)
     (info,) = (each for each in infos if each.name == consumer)
     if info.batch_id is not None:
         plan = yield read_plan(info.batch_id, 1)

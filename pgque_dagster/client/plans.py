@@ -1,5 +1,9 @@
 """Slices of an open batch, or of a range of ticks, for parallel reading."""
 
+from collections.abc import Iterable
+
+from psycopg import sql
+
 from .models import ReadPlan, Slice
 from .operation import Call, Row
 
@@ -10,7 +14,7 @@ _COLUMNS = (
 
 
 def read_plan(batch_id: int, max_slices: int) -> Call[ReadPlan]:
-    """Splits a batch into slices; an empty batch has none."""
+    """Splits a batch into slices; an empty batch has no slices."""
     return Call(
         f"select {_COLUMNS} from pgque.batch_read_plan(%s, %s) order by slice_nr",
         (batch_id, max_slices),
@@ -37,6 +41,20 @@ def tick_range_plan(
     )
 
 
+def where(slices: Iterable[Slice], condition: sql.Composable) -> tuple[Slice, ...]:
+    """Returns slices without the events to which a condition does not apply."""
+    only = sql.SQL(" pgque_only where {}").format(condition).as_string(None)
+    return tuple(
+        Slice(f"select * from ({x.sql}){only}", f"(select * from {x.rows}){only}", x.set_columns)
+        for x in slices
+    )
+
+
+def of_table(slices: Iterable[Slice], table: str) -> tuple[Slice, ...]:
+    """Returns slices with only those events of others that are the changes of a captured table."""
+    return where(slices, sql.SQL("ev_extra1 = {}").format(table))
+
+
 def _parse(rows: list[Row]) -> ReadPlan:
-    slices = tuple(Slice(sql, rest, tuple(names)) for sql, rest, names, *_ in rows)
+    slices = tuple(Slice(query, rest, tuple(names)) for query, rest, names, *_ in rows)
     return ReadPlan(slices, *rows[0][3:]) if rows else ReadPlan()

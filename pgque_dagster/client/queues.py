@@ -1,4 +1,4 @@
-"""Queues: create, change, list and drop them, and say what else has the name of an unknown one."""
+"""Queues: create, change, list and drop them, and explain an unknown queue's name."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from typing import LiteralString
 from .encoding import encode
 from .errors import QueueNotFound
 from .models import QueueStats
-from .operation import Call, Steps, first, nothing
+from .operation import Call, Steps, first, nothing, operation
 
 _QUOTED = re.compile(r'"(.*)"')
 _QUEUES: dict[str, LiteralString] = {
@@ -29,29 +29,70 @@ _LOGGED_AS = {
 }
 
 
-def create_queue(queue: str, /, **options: str | int | bool | None) -> Call[bool]:
-    """Creates a queue (name of 1 to 57 bytes); returns False if it existed.
+class Queues:
+    """The methods of a client for queues."""
 
-    Args:
-        queue: the queue's name.
-        **options: parameters as for `configure_queue`; also applied to an existing queue.
-    """
-    if not options:
-        return Call("select pgque.create_queue(%s) = 1", (queue,), first)
-    return Call("select pgque.create_queue(%s, %s::jsonb) = 1", (queue, encode(options)), first)
+    @operation
+    def create_queue(self, queue: str, /, **options: str | int | bool | None) -> Call[bool]:
+        """Creates a queue (name of 1 to 57 bytes); returns False if it existed.
 
+        Args:
+            queue: the queue's name.
+            **options: parameters as for `configure_queue`; also applied to an existing queue.
+        """
+        if not options:
+            return Call("select pgque.create_queue(%s) = 1", (queue,), first)
+        return Call("select pgque.create_queue(%s, %s::jsonb) = 1", (queue, encode(options)), first)
 
-def configure_queue(queue: str, /, **parameters: str | int | bool | None) -> Steps[None]:
-    """Sets parameters such as `ticker_max_lag="1 second"`, all or none; None resets one."""
-    for parameter, value in parameters.items():
-        text = None if value is None else encode(value)
-        yield Call("select pgque.set_queue_config(%s, %s, %s)", (queue, parameter, text), nothing)
+    @operation
+    def configure_queue(self, queue: str, /, **parameters: str | int | bool | None) -> Steps[None]:
+        """Sets parameters such as `ticker_max_lag="1 second"`, all or none; None resets one."""
+        for parameter, value in parameters.items():
+            text = None if value is None else encode(value)
+            yield Call(
+                "select pgque.set_queue_config(%s, %s, %s)", (queue, parameter, text), nothing
+            )
+
+    @operation
+    def pause_queue(self, queue: str) -> Call[None]:
+        """Stops a queue's ticks. It still accepts events and delivers them when it is resumed."""
+        return Call("select pgque.pause_queue(%s)::text", (queue,), nothing)
+
+    @operation
+    def resume_queue(self, queue: str) -> Call[None]:
+        """Resumes the ticks of a paused queue."""
+        return Call("select pgque.resume_queue(%s)::text", (queue,), nothing)
+
+    @operation
+    def drop_queue(self, queue: str, *, force: bool = False) -> Call[None]:
+        """Drops a queue and its events.
+
+        Args:
+            queue: the queue's name.
+            force: drops it together with its consumers, dead letters and scheduled events.
+        """
+        return Call("select pgque.drop_queue(%s, %s)", (queue, force), nothing)
+
+    @operation
+    def force_next_tick(self, queue: str) -> Call[None]:
+        """Makes the next ticker run tick this queue even if no tick is due."""
+        return Call("select pgque.force_next_tick(%s)", (queue,), nothing)
+
+    @operation
+    def queue_stats(self) -> Call[list[QueueStats]]:
+        """Returns the key figures of all queues: depth, age, rate, dead letters."""
+        return Call(
+            "select queue_name, depth, oldest_msg_age, consumers, events_per_sec::float8, "
+            "rotation_age, ticker_paused, last_tick_time, dlq_count from pgque.queue_stats()",
+            (),
+            lambda rows: [QueueStats(*row) for row in rows],
+        )
 
 
 def different_options(
     queue: str, options: Mapping[str, object]
 ) -> Call[list[tuple[str, str | None, str | None]]]:
-    """Returns the options that differ on a queue: name, present value, wanted value."""
+    """Returns the options that differ on a queue: name, current value, wanted value."""
     return Call(
         "select param_name, present, wanted from pgque.different_options(%s, %s::jsonb)",
         (queue, encode(options)),
@@ -59,39 +100,9 @@ def different_options(
     )
 
 
-def pause_queue(queue: str) -> Call[None]:
-    """Stops a queue's ticks. It still accepts events and delivers them when it is resumed."""
-    return Call("select pgque.pause_queue(%s)::text", (queue,), nothing)
-
-
-def resume_queue(queue: str) -> Call[None]:
-    """Resumes the ticks of a paused queue."""
-    return Call("select pgque.resume_queue(%s)::text", (queue,), nothing)
-
-
-def drop_queue(queue: str, *, force: bool = False) -> Call[None]:
-    """Drops a queue and its events. With consumers, dead letters or scheduled ones, use `force`."""
-    return Call("select pgque.drop_queue(%s, %s)", (queue, force), nothing)
-
-
-def force_next_tick(queue: str) -> Call[None]:
-    """Makes the next ticker run tick this queue even if no tick is due."""
-    return Call("select pgque.force_next_tick(%s)", (queue,), nothing)
-
-
 def check_queue(queue: str) -> Call[None]:
-    """Refuses a queue that does not exist, where PgQ's own functions return no rows."""
+    """Raises an error if a queue does not exist; PgQ's own functions would return no rows."""
     return Call("select count(*) from pgque.different_options(%s, '{}')", (queue,), nothing)
-
-
-def queue_stats() -> Call[list[QueueStats]]:
-    """Returns the key figures of all queues: depth, age, rate, dead letters."""
-    return Call(
-        "select queue_name, depth, oldest_msg_age, consumers, events_per_sec::float8, "
-        "rotation_age, ticker_paused, last_tick_time, dlq_count from pgque.queue_stats()",
-        (),
-        lambda rows: [QueueStats(*row) for row in rows],
-    )
 
 
 def queue_names() -> Call[list[str]]:
@@ -131,7 +142,7 @@ class AddonQueue:
     dead_letters: int | None
 
     def is_named(self, name: str) -> bool:
-        """Whether it has the name. Those of qgres are case-insensitive."""
+        """Returns whether it has the name. Names in qgres are case-insensitive."""
         return self.name == name or (self.depth is None and self.name.lower() == name.lower())
 
 
@@ -159,7 +170,7 @@ def logged_as(addon: str, name: str) -> Call[str | None]:
 
 
 def _near(error: QueueNotFound) -> Steps[QueueNotFound]:
-    """Returns the error with the near names of the database's queues in its hint."""
+    """Returns the error with similar queue names in its hint."""
     names: list[str] = yield queue_names()
     name = _name_in(error)
     close = get_close_matches(name, names) if name is not None else []
@@ -170,7 +181,7 @@ def _near(error: QueueNotFound) -> Steps[QueueNotFound]:
 
 
 def _of_addon(error: QueueNotFound) -> Steps[QueueNotFound]:
-    """Returns an error that says how to use the queue, if an add-on has one of that name."""
+    """Returns an error that says how to use the queue, if it belongs to an add-on."""
     name = _name_in(error)
     addons: list[str] = yield installed_addons()
     for addon in addons:
@@ -185,7 +196,7 @@ def _of_addon(error: QueueNotFound) -> Steps[QueueNotFound]:
 
 
 LOOKS = (_near, _of_addon)
-"""What is looked up about a queue that does not exist. Each look may fail for lack of rights."""
+"""The lookups for a queue that does not exist. Each may fail for lack of rights."""
 
 
 def _name_in(error: QueueNotFound) -> str | None:

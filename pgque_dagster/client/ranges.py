@@ -1,6 +1,6 @@
-"""Numbers, durations and positions that users pass: how they are written, and their ranges.
+"""Numbers, durations and positions that users pass: their notation and their ranges.
 
-They are checked where they are given. A value out of range would otherwise fail in the database, at
+They are checked when they are given. Otherwise a value out of range would fail in the database, at
 each evaluation of a sensor and for all of its consumers.
 """
 
@@ -14,9 +14,9 @@ PATTERN = r"^\d{1,9}([smhd]| (second|minute|hour|day)s?)$"
 # What an integer of the database holds.
 MOST_EVENTS = 2**31 - 1
 # Starting a run costs as much as storing millions of events. Reading a batch takes the same memory
-# whatever its size.
+# at any size.
 DEFAULT_MAX_EVENTS = 10_000_000
-# A run that died keeps its batch for as long as its lease.
+# A run that died keeps its batch until its lease ends.
 LONGEST_LEASE = timedelta(days=1)
 LONGEST_WAIT = timedelta(days=365)
 MOST_PARTITIONS = 256
@@ -26,7 +26,7 @@ _LONGEST_INTERVAL = timedelta(days=36_525)
 def count_problem(
     name: str, value: int, *, at_least: int = 1, at_most: int = MOST_EVENTS
 ) -> str | None:
-    """Returns what is wrong with a number of events, runs, batches or slots."""
+    """Returns what is wrong with a number of events, runs, batches or slots, or None."""
     if isinstance(value, bool) or not isinstance(value, int):
         return f"{name} is {value!r}: it must be a whole number"
     if value < at_least:
@@ -39,7 +39,7 @@ def count_problem(
 def duration_problem(
     name: str, value: timedelta, *, positive: bool = False, at_most: timedelta = LONGEST_WAIT
 ) -> str | None:
-    """Returns what is wrong with a duration."""
+    """Returns what is wrong with a duration, or None."""
     if not isinstance(value, timedelta):
         return f"{name} is {value!r}: it must be a timedelta, such as timedelta(seconds=60)"
     if value < timedelta(0):
@@ -52,7 +52,7 @@ def duration_problem(
 
 
 def check_interval(name: str, value: object, *, is_zero_allowed: bool = False) -> None:
-    """Checks a length of time.
+    """Checks a timedelta.
 
     Raises:
         InvalidArgument: if it is not a timedelta, is negative, or longer than 100 years.
@@ -60,7 +60,7 @@ def check_interval(name: str, value: object, *, is_zero_allowed: bool = False) -
     shortest = timedelta(0) if is_zero_allowed else timedelta(microseconds=1)
     if not isinstance(value, timedelta):
         raise InvalidArgument(
-            f"{name}={value!r} is no length of time",
+            f"{name}={value!r} is not a length of time",
             "Pass a timedelta, such as timedelta(seconds=60).",
         )
     if not shortest <= value <= _LONGEST_INTERVAL:
@@ -89,7 +89,7 @@ _NAMED = ("earliest", "latest")
 
 
 def write_position(position: Position) -> str:
-    """Returns a position as text, as the SQL functions take it.
+    """Returns a position as a text that the SQL functions accept.
 
     Raises:
         InvalidArgument: if it is not a position, or a time without a zone.
@@ -116,13 +116,13 @@ def write_position(position: Position) -> str:
 
 def _refused(position: object) -> InvalidArgument:
     return InvalidArgument(
-        f"{position!r} is no position in a queue",
+        f"{position!r} is not a position in a queue",
         "Pass earliest, latest, the number of a tick, or a time such as 2026-05-24T18:00+00:00.",
     )
 
 
 def age(value: timedelta) -> str:
-    """Writes a duration with its two largest units: `3.2s`, `5m 7s`, `2h 0m`, `4d 6h`."""
+    """Returns a duration as its two largest units: `3.2s`, `5m 7s`, `2h 0m`, `4d 6h`."""
     seconds = max(value.total_seconds(), 0)
     if seconds < 60:
         return f"{seconds:.1f}s"

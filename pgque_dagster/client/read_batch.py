@@ -1,17 +1,20 @@
-"""What readers and sinks need: events under one id, from a claimed batch or a window of time.
+"""A claim as readers and sinks see it: events under one id, of a batch, a window, or several.
 
-Failures are collected here. A batch writes them in the ack's transaction, so they take effect only
-if it is finished. A crash before the ack leaves no retry and no dead letter, so the next attempt
-cannot create them twice.
+Failures are collected here, and a batch writes them in the ack's transaction, so they take effect
+only if the batch is finished. A crash before the ack leaves no retry and no dead letter, so the
+next attempt cannot create them twice.
 """
 
+import json
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ClassVar
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
 
 from .errors import InvalidArgument
 from .lease import LeaseKeeper
@@ -35,7 +38,7 @@ class Failures:
     """Events to deliver again or to dead-letter.
 
     Attributes:
-        msg_ids: the ids of the events, with eight bytes each.
+        msg_ids: the ids of the events, eight bytes each.
         reasons: the reasons in the order of the ids, or one reason for all.
         retry_after: how long to wait before the next delivery; None for dead letters.
     """
@@ -52,7 +55,7 @@ class Failures:
 
         Raises:
             InvalidArgument: if an id is not an integer, the number of reasons differs from the
-                number of ids, or `retry_after` is no length of time.
+                number of ids, or `retry_after` is not a timedelta.
         """
         if retry_after is not None:
             check_interval("retry_after", retry_after, is_zero_allowed=True)
@@ -72,21 +75,27 @@ class Failures:
 
 
 class ReadBatch(ABC):
-    """Events that are read by a plan and stored under an id. Only a `Batch` is also acked.
+    """A claim: events that a plan reads and a sink stores under an id. Only a `Batch` is acked.
 
-    Each attempt at the same events has the same `batch_id`, and a higher `lease.epoch` than those
-    before it.
+    Each attempt at the same events has the same `batch_id`, and a higher `lease.epoch` than all
+    earlier attempts. A vector (`sharded_claim.py`) is one attempt at its members, with its own id.
 
     Attributes:
-        session: of the database.
+        session: of the database; None for several.
         queue: the queue's name.
         consumer: the consumer's name.
         slot: the slot and the number of slots, such as 3/8, of a partitioned consumer; else None.
         lease: the batch's id, its epoch, and the ticks it spans.
+        shards: the claims that it consists of, by the names of their databases; empty for one.
         is_window: whether it is a window of time, which is never acked.
+        is_final: whether no later attempt replaces what a sink stores of it.
+        is_stored: whether a sink has stored it for good.
     """
 
-    is_window: ClassVar[bool] = False
+    shards: Mapping[str, "ReadBatch"] = MappingProxyType({})
+    is_window: bool = False
+    is_final: bool = False
+    is_stored: bool = False
 
     def __init__(
         self, session: Any, queue: str, consumer: str, lease: Lease, *, slot: str | None = None
@@ -105,6 +114,39 @@ class ReadBatch(ABC):
         """The batch's id. Every attempt at the same events has the same id."""
         return self.lease.batch_id
 
+    @property
+    def members(self) -> "Mapping[str, ReadBatch]":
+        """The claims that tables record separately: a vector's members, or itself under ""."""
+        return self.shards if self.is_final else {"": self}
+
+    @cached_property
+    def incarnation(self) -> str:
+        """The incarnation of its database."""
+        return str(self.session.incarnation())
+
+    @property
+    def incarnations(self) -> dict[str, str]:
+        """The incarnations by shard; for one database, its own under ""."""
+        return {"": self.incarnation, **{x: each.incarnation for x, each in self.shards.items()}}
+
+    @property
+    def origin(self) -> str:
+        """A name of the consumer that is unique across databases."""
+        return f"{self.incarnation}/{self.queue}/{self.consumer}"
+
+    @property
+    def record(self) -> str:
+        """A unique name of the batch, which tables record."""
+        return f"{self.origin}/{self.batch_id}"
+
+    @property
+    def version(self) -> str:
+        """A text unique to the attempt, which may compute other data from the same events."""
+        return f"{self.incarnation}:{self.batch_id}:{self.lease.epoch}"
+
+    def __str__(self) -> str:
+        return f"batch {self.batch_id} of {self.queue}/{self.consumer}"
+
     def nack(
         self,
         msg_ids: Iterable[int],
@@ -115,7 +157,7 @@ class ReadBatch(ABC):
         """Schedules events for another delivery, or dead-letters them once their retries run out.
 
         Takes effect at the ack, which raises `EventNotInBatch` for an id of another batch. An
-        event passed to `dead_letter` as well becomes a dead letter only.
+        event also passed to `dead_letter` only becomes a dead letter.
 
         Args:
             msg_ids: ids of the events; duplicates count once.
@@ -125,13 +167,13 @@ class ReadBatch(ABC):
 
         Raises:
             InvalidArgument: if an id is not an integer, or the number of reasons differs from the
-                number of ids; or if the batch is one of a slot.
+                number of ids; or if the batch belongs to a slot.
         """
         if self.slot is not None:
             raise InvalidArgument(
                 f"slot {self.slot} of {self.queue}/{self.consumer} keeps the events of each key in "
-                "order, and an event that is delivered again would come after later ones",
-                "Dead-letter the event, or raise, so that the whole batch is tried again.",
+                "order, and a redelivered event would come after later ones",
+                "Dead-letter the event, or raise an error to retry the whole batch.",
             )
         self._note(Failures.of(msg_ids, reason, retry_after))
 
@@ -159,10 +201,21 @@ class ReadBatch(ABC):
         nacked = {msg_id for some in self._nacked for msg_id in some.msg_ids}
         return AckResult(len(nacked - given_up), len(given_up))
 
-    @property
-    def failures(self) -> list[Failures]:
-        """What was passed to `dead_letter` and `nack`. For sinks, not for users."""
-        return [*self._dead_lettered, *self._nacked]
+    def dump_failures(self) -> str:
+        """Returns what was passed to `dead_letter` and `nack`, for `load_failures`. For sinks."""
+        dumped = []
+        for each in (*self._dead_lettered, *self._nacked):
+            after = None if each.retry_after is None else each.retry_after.total_seconds()
+            dumped.append((list(each.msg_ids), list(each.reasons), after))
+        return json.dumps(dumped)
+
+    def load_failures(self, dumped: str) -> None:
+        """Takes over, for the ack, the failures of the attempt that stored the batch."""
+        for ids, reasons, after in json.loads(dumped):
+            if after is None:
+                self.dead_letter(ids, reason=reasons)
+            else:
+                self.nack(ids, reason=reasons, retry_after=timedelta(seconds=after))
 
     def before_publishing(self, check: Callable[[], object]) -> None:
         """Runs a function before results are published, at the latest before the ack.
@@ -170,14 +223,14 @@ class ReadBatch(ABC):
         It may call `nack` and `dead_letter`. For readers, not for users.
 
         Args:
-            check: runs once, unless it raises: then nothing is published, and it runs again before
-                any further attempt to publish or to ack.
+            check: runs once. If it raises, nothing is published, and it runs again before any
+                further attempt to publish or to ack.
         """
         self._checks.append(check)
 
     @contextmanager
     def own_checks(self) -> Iterator[None]:
-        """Forgets what the block gave to `before_publishing`, if it fails. For replicas."""
+        """If the block fails, forgets what it passed to `before_publishing`. For replicas."""
         before = list(self._checks)
         try:
             yield
@@ -186,7 +239,7 @@ class ReadBatch(ABC):
             raise
 
     def run_checks(self) -> None:
-        """Runs what `before_publishing` was given. For sinks, not for users."""
+        """Runs the checks that `before_publishing` collected. For sinks, not for users."""
         while self._checks:
             self._checks[0]()
             self._checks.pop(0)
@@ -194,7 +247,7 @@ class ReadBatch(ABC):
     @property
     @abstractmethod
     def keeper(self) -> LeaseKeeper | None:
-        """What keeps the lease alive; None if nothing does."""
+        """The keeper of the lease, or None."""
 
     @abstractmethod
     def info(self) -> BatchInfo:
@@ -210,7 +263,7 @@ class ReadBatch(ABC):
 
     @abstractmethod
     def history_call(self, max_events: int) -> Call[History] | None:
-        """Returns the call for how the consumer fared before; None without a consumer.
+        """Returns the call that tells how the consumer fared before; None without a consumer.
 
         For readers, not for users.
         """

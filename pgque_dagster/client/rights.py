@@ -13,8 +13,8 @@ from .errors import PermissionDenied, PgqueError, error_from
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
-# Functions of the engine and the add-ons that the client calls, and the files grants.sql grant.
-# Those not listed need pgque_reader.
+# Functions of the engine and the add-ons that the client calls, by the role that grants.sql names.
+# Functions that are not listed need pgque_reader.
 _WRITER = """
 abort_staging cancel_scheduled capture capture_columns capture_gap capture_relations
 capture_settings capture_table captured_name captured_tables current_event_table dlq_replay
@@ -28,14 +28,14 @@ maint maint_operations pause_queue queue__create resume_queue run_maintenance se
 status stop ticker ticker_pace
 """
 _CALL = re.compile(r"\b(?:pgque|postgremq|qgres)\.(\w+)\s*\(")
-# The server's function that raises the error for any object. Unlike messages, its name is not
+# The server function that raises the error for any object. Unlike messages, its name is not
 # translated.
 _LACKS_RIGHT = "aclcheck_error"
 _LAST_NAME = re.compile(r'"((?:[^"]|"")+)"$|([^".\s]+)$')
 
 
 def role_for(statement: str) -> str | None:
-    """Returns the role that a statement needs; None if it calls no function of ours."""
+    """Returns the role that a statement needs; None if it calls no function of pgque."""
     names = set(_CALL.findall(statement))
     if names & set(_ADMIN.split()):
         return "pgque_admin"
@@ -54,10 +54,10 @@ def error_with_role(
     statement: str,
     cause: psycopg.Error | UnicodeEncodeError,
 ) -> PgqueError:
-    """Returns the error for a database error as `error_from` does.
+    """Returns the package's error for a database error, like `error_from`.
 
-    If access was denied, it names the role to grant, unless access was denied inside a function or
-    the server sent a hint.
+    If access was denied, it names the role to grant, unless the denial came from inside a function
+    or the server sent a hint.
     """
     error = error_from(cause)
     role = role_for(statement)
@@ -70,14 +70,14 @@ def error_with_role(
     needed = f"{role}: {grant(role, user)}"
     ours = ("pgque", "postgremq", "qgres", *_CALL.findall(statement))
     if cause.diag.source_function == _LACKS_RIGHT and not any(_lacks_right(cause, x) for x in ours):
-        # Such as the schema of a table that an argument names.
+        # For example, the right on the schema of a table that an argument names.
         needed = f"the right on what the message names, or {needed}"
     return PermissionDenied(str(error.args[0]), f'Role "{user}" needs {needed}')
 
 
 @contextmanager
 def translated_with_role(connection: BaseConnection[Any], statement: str) -> Iterator[None]:
-    """Raises psycopg errors of the block as `error_with_role` returns them.
+    """Raises psycopg errors of the block as the errors that `error_with_role` returns.
 
     Raises:
         PgqueError: the subclass for the database error.
@@ -92,7 +92,7 @@ def translated_with_role(connection: BaseConnection[Any], statement: str) -> Ite
 def needing(
     connection: Connection, rights: str, on: str, why: str, *, besides: str = ""
 ) -> Iterator[None]:
-    """Says what to grant if the server denies the role what the block does.
+    """Names what to grant if the server denies the role what the block does.
 
     Args:
         connection: the connection of the role.
@@ -123,7 +123,7 @@ def needing(
 
 
 def _lacks_right(error: psycopg.Error, on: str) -> bool:
-    """Says whether the error is about a right on the object, named as in GRANT."""
+    """Returns whether the error is about a right on the object, named as in GRANT."""
     last = _LAST_NAME.search(on)
     name = (last[1] or last[2]).replace('""', '"') if last else on
     named = re.search(rf"(?<!\w){re.escape(name)}(?!\w)", error.diag.message_primary or "")

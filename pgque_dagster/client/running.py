@@ -1,4 +1,4 @@
-"""Programs that run until they are stopped: by signals, and on after errors that pass."""
+"""Runs programs until a signal stops them, and continues after temporary errors."""
 
 import logging
 import signal
@@ -15,7 +15,7 @@ from .installation import tick_period
 
 logger = logging.getLogger("pgque_dagster.client.ticker")
 
-# Of the ticker, for which a missing right is an error of whoever starts it.
+# Errors of the ticker; a missing right must be fixed by the person who starts it.
 _PASSING = (ConnectionFailed, DatabaseError, TransactionOutdated)
 _SHORTEST = 0.1
 _LONGEST = 30.0
@@ -29,8 +29,8 @@ def stopping_on_signals(
 ) -> Iterator[list[int]]:
     """Calls `stop` at the first of the signals in the block.
 
-    A second one does what it did before the block, such as raise KeyboardInterrupt. In another
-    thread than the main one, signals are left alone.
+    A second signal does what it did before the block, such as raise KeyboardInterrupt. In threads
+    other than the main one, signals are left alone.
 
     Yields:
         The number of the signal, once it has come.
@@ -64,13 +64,13 @@ def keep_running(
     passes: Callable[[Exception], bool],
     log: Callable[[Exception, str], None],
 ) -> None:
-    """Works until `stopped` is set; begins again 0.1 s, 0.2 s, up to 30 s after errors that pass.
+    """Works until `stopped` is set; retries after temporary errors, in 0.1 s, 0.2 s, up to 30 s.
 
     Args:
-        work: yields after each step that succeeded, from which on waits are short again.
+        work: yields after each step that succeeded, which makes waits short again.
         stopped: ends the waits, and has to end `work`.
-        passes: says which errors pass.
-        log: is called with such an error, and a sentence about the wait.
+        passes: returns whether an error is temporary.
+        log: is called with such an error and a sentence about the wait.
     """
     wait = _SHORTEST
     while not stopped.is_set():
@@ -88,9 +88,9 @@ def keep_running(
 class Ticker:
     """Calls the ticker every tick period, and maintenance every 10 seconds.
 
-    Several tickers can run for one database; two concurrent ticks create only one. After a broken
-    connection, or another error that can pass (such as a queue dropped during a tick), the ticker
-    reconnects after a wait that grows up to 30 seconds.
+    Several tickers can run for one database; two concurrent ticks create only one tick. After a
+    broken connection or another temporary error (such as a queue dropped during a tick), the ticker
+    reconnects after a wait of up to 30 seconds.
 
     Args:
         url: the database.
@@ -120,7 +120,7 @@ class Ticker:
             next_maint = next_tick
             while not self._stopped.is_set():
                 client.ticker()
-                # While there is more to do, such as further retries, with a tick between.
+                # While there is more to do, such as further retries, it ticks in between.
                 if time.monotonic() >= next_maint and client.maint() == 0:
                     next_maint = time.monotonic() + _MAINT_SECONDS
                 yield

@@ -1,4 +1,4 @@
-"""One connection to the database, or a pool: its transactions and its calls, in two faces."""
+"""One connection to the database, or a pool: transactions and calls, plain or asynchronous."""
 
 import asyncio
 import threading
@@ -49,19 +49,19 @@ AsyncConnection = psycopg.AsyncConnection[Any]
 
 @dataclass(eq=False)
 class _Block:
-    """A `transaction()` block: its connection, and None when it is over."""
+    """A `transaction()` block: its connection, or None when the block is over."""
 
     connection: Any
 
 
-# By session. Calls in a block use its connection, also those of tasks that the block starts. Other
-# threads and tasks wait for the block, or use another connection of a pool, so none of their calls
-# becomes part of a transaction that is not theirs. The same holds for tasks that outlive the block.
+# By session. Calls in a block use its connection, as do tasks that the block starts. Other threads
+# and tasks wait for the block, or use another connection of a pool, so none of their calls becomes
+# part of a foreign transaction. The same holds for tasks that outlive the block.
 _BLOCKS: ContextVar[dict[int, _Block] | None] = ContextVar("pgque_blocks", default=None)
 
 
 class _Sessions:
-    """What both faces do, as coroutines. Those of a `Session` wait for nothing."""
+    """The coroutines behind both faces. The coroutines of a `Session` never wait."""
 
     _connections: Any
     _cursors: Any
@@ -81,25 +81,25 @@ class _Sessions:
         elif not self._is_own:
             kind = self._connections.__name__
             raise InvalidArgument(
-                f"a {type(database).__name__} is no URL, connection or pool",
+                f"a {type(database).__name__} is not a URL, connection or pool",
                 f"Pass a URL, a psycopg.{kind} or a psycopg_pool.{kind}Pool; docs/client.md shows "
-                "those of SQLAlchemy and Django.",
+                "connections of SQLAlchemy and Django.",
             )
 
     @property
     def session(self) -> Any:
-        """Itself, which runs its operations."""
+        """The session itself, which runs its operations."""
         return self
 
     @property
     def in_transaction(self) -> bool:
-        """Whether calls are part of a transaction that is open, or that the caller ends."""
+        """Whether calls are part of an open transaction, or of one that the caller ends."""
         connection = self._in_block() or self._connection
         return connection is not None and (_is_open(connection) or not connection.autocommit)
 
     @property
     def holds_callers_transaction(self) -> bool:
-        """Whether the caller of a given connection without autocommit has yet to commit."""
+        """Whether the caller still has to commit on a given connection without autocommit."""
         connection = self._connection
         return connection is not None and not connection.autocommit and _is_open(connection)
 
@@ -127,7 +127,7 @@ class _Sessions:
                     is_callers = connection is self._connection and not connection.autocommit
                     if is_callers and not _is_open(connection):
                         await settled(connection.execute("select 1"))
-                    # The commit is outside: a task's call during it is no part of the transaction.
+                    # The commit is outside: calls of tasks meanwhile are not in the transaction.
                     async with within(connection.transaction()):
                         with self._block(connection):
                             try:
@@ -167,7 +167,7 @@ class _Sessions:
         if is_in_pipeline(connection):
             raise InvalidArgument(
                 "the connection is in pipeline mode, which has no COPY",
-                "Call copy_events outside of the block with connection.pipeline(), or send_batch.",
+                "Call copy_events outside the block with connection.pipeline(), or use send_batch.",
             )
         self._copying.add(connection)
         try:
@@ -175,7 +175,7 @@ class _Sessions:
                 cursor = self._cursors(connection)
                 async with within(cursor.copy(step.sql.encode())) as copy:
                     for row in step.rows:
-                        # In place of `settled`, whose question takes as long as a row.
+                        # Instead of `settled`, whose check takes as long as a row.
                         written = copy.write_row(row)
                         if written is not None:
                             await written
@@ -185,7 +185,7 @@ class _Sessions:
 
     async def _call(self, connection: Any, call: Call[T]) -> T:
         cursor = self._cursors(connection, row_factory=tuple_row)
-        # Entering it raises the errors of what the caller has sent before.
+        # Entering it raises errors of what the caller sent before.
         async with inner_pipeline(connection) as pipeline:
             try:
                 await settled(cursor.execute(call.sql, call.params, binary=True))
@@ -197,21 +197,21 @@ class _Sessions:
                 raise error_with_role(connection, call.sql, error) from error
 
     async def _explained(self, error: QueueNotFound) -> QueueNotFound:
-        """Returns the error with what is found about the name, unless the transaction failed."""
+        """Adds what is known about an unknown name to the error, unless the transaction failed."""
         for look in () if self.in_transaction else LOOKS:
             with suppress(PgqueError):
                 error = await self._try(look(error))
         return error
 
     def _in_block(self) -> Any:
-        """Returns the connection of the block that this thread or task is in; else None."""
+        """Returns the connection of the block that this thread or task is in, or None."""
         block = (_BLOCKS.get() or {}).get(id(self))
         return block.connection if block else None
 
     @contextmanager
     def _block(self, connection: Any) -> Iterator[None]:
         if self._in_block() is connection:
-            # An inner block: the outer one goes on when it ends.
+            # An inner block: the outer one continues when it ends.
             yield
             return
         block = _Block(connection)
@@ -219,9 +219,9 @@ class _Sessions:
         try:
             yield
         finally:
-            # Tasks that the block started have copies of the context, and see that it is over.
+            # Tasks that the block started have copies of the context; this tells them it is over.
             block.connection = None
-            # Not by a token: a generator may leave the block in another context.
+            # Not with a token, because a generator may leave the block in another context.
             others = {key: other for key, other in (_BLOCKS.get() or {}).items() if other != block}
             _BLOCKS.set(others)
 
@@ -233,7 +233,7 @@ class _Sessions:
             if own in self._copying:
                 raise InvalidArgument(
                     "the client is busy with copy_events",
-                    "Have its iterator, and tasks of its transaction, use another client.",
+                    "Use another client for its iterator and for tasks of its transaction.",
                 )
             yield own
         elif self._is_closed:
@@ -255,7 +255,7 @@ class _Sessions:
                 try:
                     yield connection
                 finally:
-                    # A cancelled call may leave a statement behind, whose transaction stays open.
+                    # A cancelled call may leave a statement behind; its transaction stays open.
                     if _is_left_active(connection):
                         await connection.close()
 
@@ -275,7 +275,7 @@ class Session(_Sessions, Face):
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Closes the connection, if it is the client's own."""
+        """Closes the connection, if the client opened it."""
         self.close()
 
     @property
@@ -298,16 +298,16 @@ class Session(_Sessions, Face):
     def close(self) -> None:
         """Closes the connection and rolls back an open transaction.
 
-        A given connection or pool stays as it is.
+        A connection or pool that the caller passed in stays open.
         """
         finished(self._close())
 
     def transaction(self) -> AbstractContextManager[Connection]:
         """Runs the block in one transaction: commits at its end, rolls back if it raises.
 
-        Within a transaction that is already open, it is a savepoint. So on a given connection that
-        is not in autocommit mode, the caller commits. Other threads that share the client wait for
-        the block's end.
+        Inside an open transaction, it is a savepoint. So on a given connection that is not in
+        autocommit mode, the caller commits. Other threads that share the client wait for the end of
+        the block.
 
         The block gets the connection, for the caller's own statements. They commit together with a
         batch acked inside the block. psycopg errors of these statements are raised unchanged.
@@ -319,7 +319,7 @@ class Session(_Sessions, Face):
         return finished(self._do(work))
 
     def pages(self, call: Call[Any], size: int) -> Iterator[list[Row]]:
-        """Yields the rows of a call, so many at a time, as the server sends them."""
+        """Yields the rows of a call as the server sends them, in portions of the given size."""
         with Finished(self._borrowed()) as connection, Finished(in_utf8(connection)):
             cursor = Cursor(connection, row_factory=tuple_row)
             try:
@@ -345,7 +345,7 @@ class AsyncSession(_Sessions, AsyncFace):
         return await self.open()
 
     async def __aexit__(self, *exc: object) -> None:
-        """Closes the connection, if it is the client's own."""
+        """Closes the connection, if the client opened it."""
         await self.close()
 
     async def open(self) -> Self:
@@ -369,7 +369,7 @@ class AsyncSession(_Sessions, AsyncFace):
     def transaction(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """Runs the block in one transaction, as `Session.transaction` does.
 
-        Other tasks that share the client wait for the block's end; tasks that the block starts are
+        Other tasks that share the client wait until the block ends. Tasks that the block starts are
         part of the transaction until then.
         """
         return self._transaction()
@@ -386,6 +386,6 @@ def _is_open(connection: Connection | AsyncConnection) -> bool:
 
 def _is_left_active(connection: Connection | AsyncConnection) -> bool:
     is_active = connection.info.transaction_status == TransactionStatus.ACTIVE
-    # In pipeline mode, it is active with what its owner has sent.
+    # In pipeline mode, the connection is active with what its owner sent.
     is_left = is_active and not is_in_pipeline(connection)
     return is_left and isinstance(connection, psycopg.AsyncConnection)

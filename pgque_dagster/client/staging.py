@@ -1,7 +1,7 @@
 """Publishing from many connections in one transaction.
 
 Each connection COPYs into the staging table in its own transaction and reports that transaction's
-id. `publish` receives the ids that count; only their rows become events.
+id. `publish` receives the ids that count; only the rows of these become events.
 """
 
 from collections.abc import Sequence
@@ -13,22 +13,22 @@ COLUMNS = ("ev_type", "ev_data", "ev_extra1", "ev_extra2", "ev_extra3", "ev_extr
 
 
 def open_staging(queue: str) -> Call[int]:
-    """Creates a staging table; its id."""
+    """Creates a staging table; returns its id."""
     return Call("select pgque.open_staging(%s)", (queue,), first)
 
 
 def table(staging_id: int) -> Call[str]:
-    """The table to COPY into, quoted where needed."""
+    """Returns the name of the table to COPY into, quoted where needed."""
     return Call("select pgque.staging_table(%s)", (staging_id,), first)
 
 
 def publish(staging_id: int, txids: Sequence[str], events: int) -> Call[int]:
-    """Publishes the rows of these transactions. A repeated call returns the same number only.
+    """Publishes the rows of these transactions; returns their number. It can be repeated.
 
     Args:
         staging_id: the staging.
         txids: the transactions, as `pg_current_xact_id()` wrote them.
-        events: how many events they wrote together.
+        events: how many events they wrote in total.
     """
     return Call(
         "select pgque.publish_staging(%s, %s::xid8[], %s)",

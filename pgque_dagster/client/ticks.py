@@ -10,19 +10,19 @@ from .operation import Call, Row, first
 
 @dataclass(frozen=True)
 class Tick:
-    """A tick, for a reader that keeps its own record.
+    """A tick in the record of a reader.
 
     Attributes:
         id: its number.
-        fingerprint: tells it from another tick of that number, which there may be after a failover;
-            None in a record that has no fingerprint.
+        fingerprint: distinguishes it from other ticks of the same number, which can exist after a
+            failover; None in a record without fingerprints.
     """
 
     id: int
     fingerprint: str | None
 
     def fits(self, record: "Tick") -> bool:
-        """Whether a record may mean this tick."""
+        """Returns whether a record can mean this tick."""
         return self.id == record.id and record.fingerprint in (None, self.fingerprint)
 
 
@@ -44,7 +44,7 @@ class TickClaim:
 
 
 def is_new(queue: str, age: timedelta) -> Call[bool]:
-    """Whether a queue is younger than `age` by the database's clock, and has not rotated."""
+    """Returns whether a queue is younger than `age` (database clock) and has not rotated."""
     return Call(
         "select queue_cur_table = 0 and clock_timestamp() - queue_switch_time < %s "
         "from pgque.get_queue_info(%s)",
@@ -87,7 +87,7 @@ def claim_ticks(
 def next_tick(
     queue: str, consumer: str, after_tick: int | None = None, max_events: int | None = None
 ) -> Call[Tick | None]:
-    """The last tick after `after_tick` within `max_events` events; None if there is none."""
+    """Returns the last tick after `after_tick` within `max_events` events, or None."""
     return Call(
         "select t, pgque.tick_fingerprint(%s, t) from pgque.next_tick(%s, %s, %s, %s) t",
         (queue, queue, consumer, after_tick, max_events),
@@ -96,5 +96,5 @@ def next_tick(
 
 
 def tick_fingerprint(queue: str, tick_id: int) -> Call[str | None]:
-    """Returns what tells a tick from another one of its number; None without such a tick."""
+    """Returns the fingerprint that tells a tick from others of its number; None without a tick."""
     return Call("select pgque.tick_fingerprint(%s, %s)", (queue, tick_id), first)

@@ -1,12 +1,10 @@
-"""The events of a time window, of one database or of several, in place of a batch.
+"""The events of a time window, used like a batch.
 
-No consumer is registered for it, and nothing is leased or acked: each attempt reads the same ticks,
-and has a higher number than those before it. Sinks use this number as the epoch, so the newest
-attempt replaces what earlier ones stored, and is not replaced by them.
+The window has no consumer and no lease, and is never acked: each attempt reads the same ticks, and
+has a higher number than all before it. Sinks use this number as the epoch, so the newest attempt
+replaces what earlier ones stored, and earlier ones cannot replace it.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 
 from . import plans
@@ -15,22 +13,21 @@ from .models import BatchInfo, Lease, ReadPlan
 from .operation import Call
 from .read_batch import Failures, ReadBatch
 from .session import Session
-from .sharded import ShardedClaim
 
-# In place of a consumer, in names of batches and in errors.
+# Stands for the consumer in names of batches and in errors.
 _CONSUMER = "window"
 
 
 class Window(ReadBatch):
-    """The events of a queue between two ticks around a time window.
+    """The events of a queue between two ticks that surround a time window.
 
     Its `batch_id` is the start of the window in UTC, as YYYYMMDDHHMM.
 
     Args:
-        session: of the database.
+        session: a session of the database.
         queue: the queue's name.
         start: the beginning of the window, with a time zone.
-        end: its end, which is not part of it.
+        end: its end, which is not included.
         leave_out_failed: allows the reader to leave events out, such as malformed ones. They are
             counted, and the queue's consumers are not affected.
 
@@ -81,7 +78,7 @@ class Window(ReadBatch):
         """Does nothing: a window has no lease, and sinks compare the numbers of attempts."""
 
     def _note(self, failures: Failures) -> None:
-        """Leaves events out, if that is allowed; a window has no other delivery."""
+        """Leaves events out, if that is allowed; a window cannot deliver them again."""
         if self._leave_out_failed or not failures.msg_ids:
             super()._note(failures)
             return
@@ -95,35 +92,13 @@ class Window(ReadBatch):
         )
 
 
-class ShardedWindow(ShardedClaim[Window]):
-    """The window of each shard of a queue, under the id that each of them has.
-
-    Its epoch is the highest one of them. Each is higher than that of any earlier attempt in its
-    database, so the highest one is, too, unless a shard was removed. Attempts that overlap may have
-    the same one: sinks refuse the second to publish.
-    """
-
-    is_window = True
-
-    def __init__(self, members: Mapping[str, Window]) -> None:
-        super().__init__(members)
-        leases = [window.lease for window in self.members.values()]
-        self.lease = replace(
-            self.lease, batch_id=leases[0].batch_id, epoch=max(lease.epoch for lease in leases)
-        )
-
-    def info(self) -> BatchInfo:
-        """Returns the times of the window, with the ticks of its first shard."""
-        return next(iter(self.members.values())).info()
-
-
 def window_id(start: datetime) -> int:
-    """Returns the number of the window that begins at a time: 202612242300."""
+    """Returns the id of the window that begins at a time, such as 202612242300."""
     return int(start.astimezone(UTC).strftime("%Y%m%d%H%M"))
 
 
 def _window_ticks(queue: str, start: datetime, end: datetime) -> Call[tuple[BatchInfo, int]]:
-    """Returns what a window spans, with a number that is higher than that of any earlier call.
+    """Returns the span of a window, with a higher number than all earlier calls returned.
 
     The server refuses a window that is not over, or whose ticks are gone.
     """

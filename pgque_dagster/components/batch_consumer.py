@@ -11,7 +11,7 @@ from ..project.consumers import AssetConsumer
 from ..project.database import Database
 from ..sensors.batch_schedule import build_pgque_schedule
 from ..sensors.batch_sensor import build_pgque_sensor
-from .computed import Computed, Dependencies
+from .computed import Computed, OfDagster
 from .consuming import Consuming
 from .options import built, mirror, option
 from .scaffolding import BatchConsumerScaffolder
@@ -36,10 +36,11 @@ class ConsumerLagChecks(mirror(build_consumer_lag_checks, leave_out=["assets"]))
     """Options of `build_consumer_lag_checks`."""
 
 
-class AssetOptions(mirror(pgque_asset, leave_out=["partitions_def", "leave_out_failed"])):
+class AssetOptions(
+    mirror(pgque_asset, more=OfDagster, leave_out=["partitions_def", "leave_out_failed"])
+):
     """Options of `pgque_asset`."""
 
-    deps: Dependencies = Field(default=[])
     check_specs: Annotated[
         list[dg.ResolvedAssetCheckSpec], option("Checks whose results the transform yields.")
     ] = Field(default=[])
@@ -50,9 +51,9 @@ class BatchConsumerComponent(AssetOptions, Computed, Consuming, dg.Component):
     """A consumer of a queue: the asset that a function computes from its batches, and its sensor.
 
     The transform gets the payloads as a DataFrame, or the events if `payload` is left out. It may
-    have further parameters as a `@pgque_asset` does: `context`, `batch`, resources, upstream
-    assets. If its first parameter is `batch`, it gets the batch instead of a DataFrame. The sink
-    stores its result, and then the batch is acked.
+    have the further parameters of a `@pgque_asset`: `context`, `batch`, resources, upstream assets.
+    If its first parameter is `batch`, it gets the batch instead of a DataFrame. The sink stores its
+    result, and then the batch is acked.
 
     Example:
         .. code-block:: yaml
@@ -93,10 +94,10 @@ class BatchConsumerComponent(AssetOptions, Computed, Consuming, dg.Component):
     ] = SensorOptions()
     schedule: Annotated[
         ScheduleOptions | None,
-        option("When the consumer gets runs, in place of the sensor; if left out, by the sensor."),
+        option("When the consumer gets runs, instead of by the sensor; by default, by the sensor."),
     ] = None
     consumer_lag_checks: Annotated[
-        ConsumerLagChecks | None, option("A check on the lag; if left out, there is none.")
+        ConsumerLagChecks | None, option("A check on the lag; if left out, there is no check.")
     ] = None
 
     @model_validator(mode="after")
@@ -105,12 +106,12 @@ class BatchConsumerComponent(AssetOptions, Computed, Consuming, dg.Component):
             if getattr(self, name) == "":
                 raise ValueError(f"{name} is empty: write a name, or leave it out")
         if self.schedule is not None and self.sensor not in (None, SensorOptions()):
-            raise ValueError("`schedule` takes the place of `sensor`: leave one of them out")
+            raise ValueError("`schedule` replaces `sensor`: leave one of them out")
         return self
 
     @property
     def asset_consumers(self) -> list[AssetConsumer]:
-        """The consumer, or that of each shard, with the key of its asset."""
+        """The consumer, or the consumers of each shard, with the key of its asset."""
         key = dg.AssetKey([*(self.key_prefix or ()), self.asset_name])
         name = self.consumer or self.asset_name
         return [

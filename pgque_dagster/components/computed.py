@@ -1,4 +1,4 @@
-"""What components of assets share: the transform, how its input is read, and its sink."""
+"""What components for assets share: the transform, how its input is read, and its sink."""
 
 import inspect
 from collections.abc import Callable
@@ -11,17 +11,12 @@ from ..assets.decorators import pgque_asset
 from ..project.database import Database
 from ..spark.batch import SparkBatch
 from ..spark.reading.arrow import EVENT_COLUMNS
-from .options import Options, given_as, mirror, one_of, option
+from .options import CONDITION, Options, given_as, mirror, one_of, option, template
 from .sinks import Sink
 from .transforms import Transform, function_option
 
-# Parameters that a transform may have, as the function of a @pgque_asset.
+# Parameters that a transform may have, like the function of a @pgque_asset.
 _OFFERED = ("context", "batch")
-
-
-Dependencies = Annotated[
-    list[dg.ResolvedAssetKey], option("Upstream assets besides the queue.", ["rates"])
-]
 
 
 def _event_columns(description: str) -> dg.Resolver:
@@ -49,6 +44,45 @@ class Payload(
         str,
         option("Fields to read from the JSON, as DDL.", "id bigint not null, total double"),
     ] = Field(alias="schema")
+
+
+class OfDagster(Options):
+    """Options of `@dg.asset`, which `pgque_asset` passes on."""
+
+    key_prefix: Annotated[list[str] | None, option("Prefix of the asset's key.")] = None
+    deps: Annotated[
+        list[dg.ResolvedAssetKey], option("Upstream assets besides the queue.", ["rates"])
+    ] = Field(default=[])
+    description: Annotated[
+        str | None, option("Of the asset; by default the function's docstring.")
+    ] = None
+    kinds: Annotated[
+        set[str] | None,
+        given_as(
+            list[str] | None,
+            "Shown with the asset; by default pyspark.",
+            resolve=lambda context, value: None if value is None else set(value),
+        ),
+    ] = None
+    group_name: Annotated[str | None, option("The asset's group.")] = None
+    owners: Annotated[list[str] | None, option("Of the asset.")] = None
+    tags: Annotated[dict[str, str] | None, option("Of the asset.")] = None
+    metadata: Annotated[dict[str, Any] | None, option("Of the asset.")] = None
+    code_version: Annotated[str | None, option("Of the function.")] = None
+    automation_condition: Annotated[
+        dg.AutomationCondition[dg.AssetKey] | None, template("Of the asset.", CONDITION)
+    ] = None
+    freshness_policy: Annotated[
+        dg.FreshnessPolicy | None,
+        template(
+            "Of the asset.",
+            "{{ dg.FreshnessPolicy.cron('0 9 * * *', datetime.timedelta(hours=1)) }}",
+        ),
+    ] = None
+    op_tags: Annotated[dict[str, Any] | None, option("Of the step.")] = None
+    pool: Annotated[
+        str | None, option("A pool that limits how many steps run at the same time.")
+    ] = None
 
 
 class Computed(Options):
@@ -86,8 +120,8 @@ class Computed(Options):
             raise ValueError("the transform has no parameter: add one, to get the DataFrame")
         if inspect.iscoroutinefunction(self.transform):
             raise ValueError(
-                "the transform is async: make it a plain function, and call asyncio.run() in it "
-                "for what is async"
+                "the transform is async: make it a plain function, and use asyncio.run() in it for "
+                "asynchronous parts"
             )
         for index, (name, parameter) in enumerate(self._parameters.items()):
             how = "place" if index == 0 and self._takes_data_frame else "name"
@@ -114,8 +148,8 @@ class Computed(Options):
         """Returns the spec of the asset. Override this to change it.
 
         Args:
-            spec: the spec that the decorator makes. Keep its key, and the metadata that name queue
-                and consumer.
+            spec: the spec that the decorator makes. Keep its key, and the metadata with the queue
+                and the consumer.
         """
         return spec
 
@@ -123,7 +157,7 @@ class Computed(Options):
         """Computes the result of a batch. Override this to change how.
 
         Args:
-            context: of the run.
+            context: the context of the run.
             batch: the batch or the window. A batch is acked after its output is stored.
             inputs: the resources and upstream assets among the transform's parameters.
 
@@ -135,7 +169,7 @@ class Computed(Options):
         return self.transform(*self._data_frames(batch), **named, **inputs)
 
     def asset_and_resources(self) -> tuple[dg.AssetsDefinition, dict[str, Any]]:
-        """Returns the asset, and the IO manager of its sink as resource."""
+        """Returns the asset, and the IO manager of its sink as a resource."""
         options, resources = self.arguments(), {}
         if self.sink is not None:
             key = Database(self.database).named(f"{self.asset_name}_io_manager")

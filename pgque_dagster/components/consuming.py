@@ -1,4 +1,4 @@
-"""What the components of a project know of each other."""
+"""What the components of a project know about each other."""
 
 from typing import TypeVar
 
@@ -10,11 +10,11 @@ Found = TypeVar("Found")
 
 
 class Consuming:
-    """What a component is whose assets consume queues."""
+    """The interface of a component whose assets consume queues."""
 
     @property
     def asset_consumers(self) -> list[AssetConsumer]:
-        """The consumers, with the keys of their assets as far as these are known."""
+        """The consumers, with the keys of their assets as far as they are known."""
         raise NotImplementedError
 
     @property
@@ -24,7 +24,7 @@ class Consuming:
 
 
 def all_components(context: dg.ComponentLoadContext, of_type: type[Found]) -> list[Found]:
-    """Returns the project's components of a type; none if the component is loaded by itself."""
+    """Returns the project's components of a type; none if the component is loaded alone."""
     if context.component_path.instance_key is None:
         return []
     found: list[Found] = context.component_tree.get_all_components(of_type)  # type: ignore[type-var]

@@ -1,6 +1,6 @@
 """Options in YAML that mirror the parameters of a function of the Python API.
 
-An option is written once, at the function: from there come its name, type, default and description,
+An option is written once, at the function: its name, type, default and description come from there,
 and the function checks its value.
 """
 
@@ -23,18 +23,15 @@ Resolve = Callable[[str], dg.Resolver]
 
 _SAME_AS = re.compile(r"as for `(\w+)`")
 _NONE = re.compile(r"\bNone\b")
-# What YAML gives in place of a type of the Python API.
+# The types that YAML gives instead of types of the Python API.
 _ELEMENTS: dict[Any, Any] = {Sequence: list, Mapping: dict}
-_EXAMPLES = {
-    dg.AutomationCondition: "{{ dg.AutomationCondition.on_cron('*/5 * * * *') }}",
-    dg.FreshnessPolicy: "{{ dg.FreshnessPolicy.cron('0 9 * * *', datetime.timedelta(hours=1)) }}",
-}
+CONDITION = "{{ dg.AutomationCondition.on_cron('*/5 * * * *') }}"
 
 
 class Options(dg.Model, dg.Resolvable):
     """Attributes that mirror the parameters of a function of the Python API."""
 
-    # The function that is mirrored, and what it takes; everything if none is.
+    # The mirrored function, and the parameters that it takes; all if there is none.
     builder: ClassVar[Callable[..., Any]]
     accepted: ClassVar[frozenset[str]] = frozenset()
 
@@ -44,9 +41,9 @@ class Options(dg.Model, dg.Resolvable):
 
     @classmethod
     def resolve_from_model(cls, context: dg.ResolutionContext, model: BaseModel) -> Any:
-        """Returns the attributes that a model of YAML has. Dagster passes any text on to here."""
+        """Returns the attributes of a model in YAML. Dagster lets any text reach this point."""
         if not isinstance(model, BaseModel):
-            raise ValueError(f"{model!r} is no object: write its attributes below it, or null")
+            raise ValueError(f"{model!r} is not an object: write its attributes below it, or null")
         return super().resolve_from_model(context, model)
 
     def arguments(self) -> dict[str, Any]:
@@ -62,10 +59,10 @@ def built(
     """Returns what the mirrored function builds with options; nothing without options.
 
     Args:
-        options: those of YAML.
-        arguments: what the function gets besides.
-        name: the name of what is built, if YAML has none.
-        more: what the function gets besides, by the names of its parameters.
+        options: the options from YAML.
+        arguments: further positional arguments of the function.
+        name: the name of the result, if YAML has none.
+        more: further keyword arguments of the function.
     """
     if options is None:
         return []
@@ -79,6 +76,7 @@ def built(
 def mirror(
     source: Callable[..., Any] | type[BaseModel],
     *,
+    more: type[Options] | None = None,
     like: Sequence[Callable[..., Any]] = (),
     leave_out: Sequence[str] = (),
     named: str | None = None,
@@ -86,15 +84,16 @@ def mirror(
 ) -> type[Options]:
     """Returns the base class for options that are passed to a function.
 
-    A subclass may declare some of the options itself, if YAML gives them in another form.
+    A subclass may declare some options itself, if YAML gives them in another form.
 
     Args:
         source: the function, or the class of a resource or an IO manager.
+        more: further options that the function takes.
         like: the functions that descriptions of the form "as for `function`" refer to.
-        leave_out: parameters that are not given in YAML.
-        named: how the component names what is built, if the name is left out.
-        resolvers: the resolver of an option, by its name, from its description. The others follow
-            from the type.
+        leave_out: parameters that YAML cannot set.
+        named: how the component names the result if the name is left out.
+        resolvers: returns the resolver of an option from its description, by its name. Other
+            resolvers follow from the type.
     """
     fields: dict[str, Any] = {}
     for name, hint, default, description in _parameters(source, like, leave_out):
@@ -102,8 +101,12 @@ def mirror(
         fields[name] = (Annotated[_in_yaml(hint), resolve(description)], default)
     if named:
         fields["name"] = (Annotated[str | None, option(f"The name; by default `{named}`.")], None)
-    options: type[Options] = create_model(f"{source.__name__}_options", __base__=Options, **fields)
-    options.builder, options.accepted = source, frozenset(fields).union(leave_out)
+    name = f"{source.__name__}_options"
+    options: type[Options] = create_model(name, __base__=Options, **fields)
+    if more is not None:
+        # The fields of the last base come first.
+        options = create_model(name, __base__=(more, options))
+    options.builder, options.accepted = source, frozenset(options.model_fields).union(leave_out)
     return options
 
 
@@ -145,7 +148,7 @@ def _default(parameter: inspect.Parameter) -> Any:
 
 
 def _without_factory(field: FieldInfo) -> FieldInfo:
-    """Returns the field with a default for its factory, which Dagster before 1.13 refuses."""
+    """Returns the field with a default, not a factory, which Dagster before 1.13 refuses."""
     if field.default_factory is None:
         return field
     return FieldInfo(default=field.get_default(call_default_factory=True), repr=field.repr)
@@ -157,19 +160,16 @@ def _resolver(hint: Any) -> Resolve:
         return _position
     if timedelta in kinds:
         return duration
-    if any(get_origin(kind) is set for kind in kinds):
-        return _set_of_texts
-    for kind, example in _EXAMPLES.items():
-        if any(kind in (each, get_origin(each)) for each in kinds):
-            return lambda text: template(text, example)
+    if any(get_origin(kind) is dg.AutomationCondition for kind in kinds):
+        return lambda text: template(text, CONDITION)
     return option
 
 
 def _in_yaml(hint: Any) -> Any:
-    """Returns the type with lists and dicts in place of abstract collections."""
+    """Returns the type with lists and dicts instead of abstract collections."""
     kinds = _alternatives(hint)
     has_list = any(get_origin(kind) is Sequence for kind in kinds)
-    # A text in place of a list of texts is convenient in Python only.
+    # Accepting one string instead of a list is only convenient in Python.
     kept = [_concrete(kind) for kind in kinds if not (has_list and kind is str)]
     return Union[tuple(kept)]  # noqa: UP007
 
@@ -184,7 +184,7 @@ def _concrete(kind: Any) -> Any:
 def _no_truth(value: Any) -> Any:
     """Refuses true and false, which Pydantic reads as 1 and 0."""
     if isinstance(value, bool):
-        raise ValueError(f"{value} is no number")
+        raise ValueError(f"{value} is not a number")
     return value
 
 
@@ -224,7 +224,7 @@ def one_of(description: str, *kinds: type[Options], or_null: bool = False) -> dg
         first = next(iter(named))
         if isinstance(value, dict):
             return value.get("type", first)
-        # An object whose class was found before.
+        # An object whose class is already known.
         return getattr(value, "type", first)
 
     def resolve(context: dg.ResolutionContext, model: BaseModel | None) -> Options | None:
@@ -240,7 +240,7 @@ def one_of(description: str, *kinds: type[Options], or_null: bool = False) -> dg
 
 
 class _AnyOf:
-    """Makes the schema of YAML say "any of", as a text is allowed for the type of each kind."""
+    """Makes the YAML schema say "any of", because several types may accept the same string."""
 
     def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
         return {"anyOf": handler(core)["oneOf"]}
@@ -253,7 +253,7 @@ def read_duration(value: float | str | None) -> timedelta | None:
         value: seconds, or a number with a unit: `90s`, `15m`, `12h`, `30d`.
 
     Raises:
-        ValueError: if it is neither.
+        ValueError: if it is neither of these.
     """
     if value is None:
         return None
@@ -281,19 +281,12 @@ def _position(description: str) -> dg.Resolver:
     return given_as(position, description, "earliest", "2026-05-24T18:00:00+00:00")
 
 
-def _set_of_texts(description: str) -> dg.Resolver:
-    texts: Any = list[str] | None
-    return given_as(
-        texts, description, resolve=lambda context, value: None if value is None else set(value)
-    )
-
-
 def template(description: str, example: str) -> dg.Resolver:
     """Returns the resolver of an object that YAML gives as a template."""
 
     def refuse(context: Any, value: Any) -> None:
         if value is not None:
-            raise ValueError(f"{value!r} is none: write a template, such as {example}")
+            raise ValueError(f"{value!r} is not one: write a template, such as {example}")
 
     kind: Any = str | None
     return given_as(kind, f"{description} As a template.", example, resolve=refuse)

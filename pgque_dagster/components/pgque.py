@@ -1,4 +1,4 @@
-"""`PgqueComponent`: a database with queues; a project has one for each."""
+"""`PgqueComponent`: a database with queues; a project has one component for each database."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -59,8 +59,8 @@ class AlertOptions(mirror(build_pgque_alerts, leave_out=["queues", "database"]))
 class PgqueComponent(mirror(PgqueResource), dg.Component):
     """A database with queues: its resource, the jobs on it, and the Spark session of consumers.
 
-    A project has one for each of its databases. It creates the queues of the database's
-    QueueComponents and TableReplicaComponents that do not exist.
+    A project has one for each of its databases. It creates missing queues of the database's
+    QueueComponents and TableReplicaComponents.
 
     Example:
         .. code-block:: yaml
@@ -89,9 +89,9 @@ class PgqueComponent(mirror(PgqueResource), dg.Component):
             _read_url,
             inject_before_resolve=False,
             model_field_type=str | None,
-            description="libpq URI or connection string, preferably an environment variable, which "
-            "is read when it is needed and never shown. If left out, the embedded PostgreSQL of "
-            "the project folder is started.",
+            description="libpq URI or connection string, preferably an environment variable. It "
+            "is read when needed and never shown. If left out, the embedded PostgreSQL of the "
+            "project folder is started.",
             examples=["{{ env.PGQUE_URL }}"],
         ),
     ] = None
@@ -146,10 +146,10 @@ class PgqueComponent(mirror(PgqueResource), dg.Component):
         return dg.Definitions(resources=resources, jobs=jobs, sensors=sensors)
 
     def _session_config(self, components: "Sequence[PgqueComponent]") -> dict[str, Any] | None:
-        """Returns the settings if this one makes the session: the one with any, else the first.
+        """Returns the Spark settings if this component makes the session, or None.
 
         Args:
-            components: those of the project; none if this one is loaded by itself.
+            components: the project's components; empty if this one is loaded alone.
         """
         wanting = [each for each in components if each.spark_config is not None]
         configured = [each.database for each in wanting if each.spark_config]

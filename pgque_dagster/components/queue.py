@@ -15,7 +15,7 @@ from .consuming import Consuming, all_components
 from .options import Options, built, mirror, option
 from .scaffolding import QueueScaffolder
 
-# What the checks and the observation get from the component.
+# Arguments of the checks and the observation that the component sets.
 _OF_QUEUE = ["queues", "database"]
 
 
@@ -88,7 +88,7 @@ class QueueComponent(mirror(build_queue_assets, leave_out=["consumers"]), dg.Com
     ] = DeadLetterChecks()
     queue_health_checks: Annotated[
         QueueHealthChecks | None,
-        option("A check for each one of pgque.queue_health(); null for none."),
+        option("A check for each check of pgque.queue_health(); null for none."),
     ] = QueueHealthChecks()
     check_schedule: Annotated[
         CheckScheduleOptions | None, option("When to run the checks; null for no schedule.")

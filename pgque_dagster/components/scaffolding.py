@@ -1,4 +1,4 @@
-"""The scaffolders of `dg scaffold defs`, which write the components that `pgque init` writes."""
+"""The scaffolders of `dg scaffold defs`; they write the components that `pgque init` writes."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,16 +18,16 @@ class DatabaseParams(BaseModel):
 
     database: str | None = Field(
         default=None,
-        description="The key of the PgqueResource; by default that of the default one.",
+        description="The key of the PgqueResource; by default the key of the default resource.",
     )
 
     def of_database(self) -> dict[str, str]:
-        """Returns the attribute that names the database, if it is not the default one."""
+        """Returns the attribute that names the database, unless it is the default one."""
         return {} if self.database is None else {"database": self.database}
 
 
 class PgqueScaffolder(dg.Scaffolder[DatabaseParams]):
-    """Writes a PgqueComponent that ticks by itself, and the instance with warm processes."""
+    """Writes a PgqueComponent that ticks on its own, and the instance with warm processes."""
 
     @classmethod
     def get_scaffold_params(cls) -> type[DatabaseParams]:
@@ -35,11 +35,11 @@ class PgqueScaffolder(dg.Scaffolder[DatabaseParams]):
         return DatabaseParams
 
     def scaffold(self, request: dg.ScaffoldRequest[DatabaseParams]) -> None:
-        """Writes it in the form asked for."""
+        """Writes the component in the requested form."""
         names = {"shop/defs/pgque": _folder(request)}
         attributes = _attributes("pgque", names)
         if database := request.params.database:
-            # The Spark session is that of the default database.
+            # The Spark session belongs to the default database.
             del attributes["spark_config"]
             url = f"{{{{ env.PGQUE_URL_{database.upper()} }}}}"
             attributes |= {"database": database, "url": url}
@@ -57,7 +57,7 @@ class QueueScaffolder(dg.Scaffolder[DatabaseParams]):
         return DatabaseParams
 
     def scaffold(self, request: dg.ScaffoldRequest[DatabaseParams]) -> None:
-        """Writes it in the form asked for."""
+        """Writes the component in the requested form."""
         attributes = _attributes("orders", {"orders": request.target_path.name})
         dg.scaffold_component(request, attributes | request.params.of_database())
 
@@ -79,7 +79,7 @@ class BatchConsumerScaffolder(dg.Scaffolder[ConsumerParams]):
         return ConsumerParams
 
     def scaffold(self, request: dg.ScaffoldRequest[ConsumerParams]) -> None:
-        """Writes it in the form asked for."""
+        """Writes the component in the requested form."""
         folder = request.target_path.name
         name = folder.replace("-", "_").replace(".", "_")
         names = {"orders": request.params.queue or folder, "revenue": name}
@@ -91,7 +91,7 @@ class BatchConsumerScaffolder(dg.Scaffolder[ConsumerParams]):
             _write_test(request, names)
 
     def attributes(self, of_a_consumer: dict[str, Any]) -> dict[str, Any]:
-        """Returns the attributes of the component, by those of a consumer."""
+        """Returns the attributes of the component, based on those of a consumer."""
         return of_a_consumer
 
 
@@ -99,7 +99,7 @@ class WindowScaffolder(BatchConsumerScaffolder):
     """Writes a WindowComponent of daily windows, from today on, its transform, and a test of it."""
 
     def attributes(self, of_a_consumer: dict[str, Any]) -> dict[str, Any]:
-        """Returns them with windows in place of a sensor."""
+        """Returns the attributes with windows instead of a sensor."""
         today = datetime.now(UTC).date()
         return {
             **{name: value for name, value in of_a_consumer.items() if name != "sensor"},
@@ -116,7 +116,7 @@ def _attributes(component: str, names: dict[str, str]) -> dict[str, Any]:
 
 
 def _write_test(request: dg.ScaffoldRequest[Any], names: dict[str, str]) -> None:
-    """Writes the test of a transform, if the folder of the component has a name for Python."""
+    """Writes the test of a transform, if Python can import the component's folder."""
     module = _folder(request).removeprefix("src/").split("/")
     if all(map(str.isidentifier, module)):
         test = with_names("tests/test_revenue.py", names | {"shop.defs.revenue": ".".join(module)})
@@ -130,12 +130,12 @@ def _folder(request: dg.ScaffoldRequest[Any]) -> str:
 
 def _root(request: dg.ScaffoldRequest[Any]) -> Path:
     if request.project_root is None:
-        raise ValueError("run the command in a project of dg")
+        raise ValueError("run the command in a dg project")
     return request.project_root
 
 
 def _write_new(request: dg.ScaffoldRequest[Any], path: str, text: str) -> None:
-    """Writes a file of the project, unless it is there."""
+    """Writes a file of the project, unless it exists."""
     file = _root(request) / path
     if not file.exists():
         file.parent.mkdir(exist_ok=True)
@@ -149,7 +149,7 @@ class TableReplicaParams(DatabaseParams):
 
 
 class TableReplicaScaffolder(dg.Scaffolder[TableReplicaParams]):
-    """Writes a TableReplicaComponent, which runs from the start, for the tables that are named."""
+    """Writes a TableReplicaComponent for the named tables, which runs from the start."""
 
     @classmethod
     def get_scaffold_params(cls) -> type[TableReplicaParams]:
@@ -157,7 +157,7 @@ class TableReplicaScaffolder(dg.Scaffolder[TableReplicaParams]):
         return TableReplicaParams
 
     def scaffold(self, request: dg.ScaffoldRequest[TableReplicaParams]) -> None:
-        """Writes it in the form asked for."""
+        """Writes the component in the requested form."""
         tables = [each.strip() for each in request.params.tables.split(",")]
         dg.scaffold_component(
             request,

@@ -11,12 +11,12 @@ from ..spark.sinks.modes import DeltaMode, check_mode
 from ..spark.sinks.postgres.merge import Mode
 from .options import Options, mirror, option
 
-# What IO managers take from the project, and not from YAML.
+# What IO managers get from the project instead of YAML.
 _RESOURCES = ["pgque", "pyspark"]
 
 
 class SinkOptions(Options):
-    """The options of an IO manager, which `builder` is."""
+    """The options of the IO manager in `builder`."""
 
     builder: ClassVar[type[dg.ConfigurableIOManager]]
     # The values of its option `mode`, if it has one; all but the first need a key.
@@ -30,7 +30,7 @@ class SinkOptions(Options):
         return self
 
     def io_manager(self, database: str) -> dg.IOManagerDefinition:
-        """Returns the IO manager with these options and those of `_RESOURCES` that it needs.
+        """Returns the IO manager with these options, and those of `_RESOURCES` that it needs.
 
         Args:
             database: the key of the PgqueResource.
@@ -56,7 +56,7 @@ class ParquetSinkOptions(SinkOptions, mirror(ParquetBatchIOManager, leave_out=_R
 
 
 class PostgresSinkOptions(SinkOptions, mirror(PostgresBatchIOManager, leave_out=_RESOURCES)):
-    """Options of `PostgresBatchIOManager`; its database is the queue's, or else the default one."""
+    """Options of `PostgresBatchIOManager`; its database is the queue's, or the default one."""
 
     modes = get_args(Mode)
     type: Annotated[
@@ -77,9 +77,9 @@ class IcebergSinkOptions(SinkOptions, mirror(IcebergBatchIOManager, leave_out=_R
 
     type: Annotated[
         Literal["iceberg"],
-        option("An Iceberg table; its catalog is in the queue's database, or another one."),
+        option("An Iceberg table; its catalog is in the queue's database, or elsewhere."),
     ]
 
 
-# In YAML, a sink without a type is of the first class.
+# A sink without a type in YAML is of the first class.
 Sink = ParquetSinkOptions | PostgresSinkOptions | DeltaSinkOptions | IcebergSinkOptions

@@ -1,7 +1,8 @@
-"""`TableReplicaComponent`: verified replicas of tables of PostgreSQL, from one YAML file."""
+"""`TableReplicaComponent`: verified replicas of PostgreSQL tables, from one YAML file."""
 
 import json
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +13,7 @@ from dagster.components import DefsStateConfig, DefsStateConfigArgs, ResolvedDef
 from pydantic import Field, model_validator
 
 from ..client import Client, InvalidArgument
-from ..client.source_tables import expanded
+from ..client.replicas.source import expanded
 from ..project.consumers import AssetConsumer
 from ..project.database import Database
 from ..replicas import (
@@ -42,7 +43,7 @@ class DeltaReplicaOptions(mirror(DeltaReplicas)):
 class IcebergReplicaOptions(mirror(IcebergReplicas)):
     """Options of `IcebergReplicas`."""
 
-    type: Annotated[Literal["iceberg"], option("Iceberg tables, named as the tables are.")]
+    type: Annotated[Literal["iceberg"], option("Iceberg tables, named like the tables.")]
 
 
 class PostgresReplicaOptions(mirror(PostgresReplicas, leave_out=["schema"])):
@@ -51,7 +52,7 @@ class PostgresReplicaOptions(mirror(PostgresReplicas, leave_out=["schema"])):
     # The base class of Pydantic has a method `schema`.
     schema_: Annotated[
         str | None,
-        option("The schema of all replicas; null for that of each table. It is created."),
+        option("The schema of all replicas, created if missing; null for each table's own schema."),
     ] = Field(default=None, alias="schema")
 
     type: Annotated[
@@ -60,14 +61,14 @@ class PostgresReplicaOptions(mirror(PostgresReplicas, leave_out=["schema"])):
 
     @model_validator(mode="after")
     def _check_place(self) -> Self:
-        """Refuses the tables' own database and schemas: each table would be its own replica."""
+        """Refuses the tables' own database and schemas, as each table would be its own replica."""
         if not self.url and not self.schema_:
             raise ValueError("name the schema of the replicas, or the url of another database")
         return self
 
 
 class TableOptions(mirror(TableSpec)):
-    """What of a table is replicated."""
+    """The spec of a table: what is replicated of it."""
 
 
 def _spec(context: dg.ResolutionContext, table: Any) -> str | TableSpec:
@@ -114,9 +115,9 @@ class TableReplicaComponent(
         list[str | TableSpec],
         given_as(
             list[str | TableOptions.model()],
-            "The tables, such as public.orders, or billing.* for all of a schema; each needs a "
-            "primary key. An object with source, exclude and mask leaves out columns, or masks "
-            "them; unstorable: {column: text} has the lake hold any value as text.",
+            "The tables, such as public.orders, or billing.* for all of a schema; each needs "
+            "a primary key. An object with source, exclude and mask leaves out columns, or masks "
+            "them; unstorable: {column: text} makes the lake store any value as text.",
             resolve=lambda context, value: [_spec(context, each) for each in value],
         ),
     ]
@@ -134,8 +135,8 @@ class TableReplicaComponent(
     url: Annotated[
         str | None,
         option(
-            "The database of the tables, only for names with *: it is asked by dg utils "
-            "refresh-defs-state, and each time that dg dev or dagster dev loads the project.",
+            "The database of the tables, only for names with *: dg utils refresh-defs-state "
+            "queries it, and so do dg dev and dagster dev each time they load the project.",
             "{{ env.PGQUE_URL }}",
         ),
     ] = None
@@ -152,6 +153,10 @@ class TableReplicaComponent(
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Builds what `build_table_replicas` builds."""
+        for other in all_components(context, TableReplicaComponent):
+            # A component with the same consumer is refused elsewhere, or is this one.
+            if self.asset_consumers[0] != other.asset_consumers[0]:
+                _refuse_shared_places(self, other)
         if self._has_patterns:
             return super().build_defs(context)
         return self._build(context, self.tables)
@@ -182,26 +187,26 @@ class TableReplicaComponent(
 
     @property
     def defs_state_config(self) -> DefsStateConfig:
-        """Where the tables are kept that names with `*` stand for."""
+        """The place where the tables that match names with `*` are kept."""
         return DefsStateConfig.from_args(
             self.defs_state,
             default_key=f"TableReplicaComponent[{self.arguments()['name']}]",
         )
 
     def write_state_to_path(self, state_path: Path) -> None:
-        """Asks the database which tables there are.
+        """Reads from the database which tables exist.
 
         Args:
             state_path: the file for their names.
 
         Raises:
-            PgqueError: if a name matches nothing, or the database cannot be asked.
+            PgqueError: if a name matches no table, or the database cannot be read.
         """
         specs = [TableSpec.of(each) for each in self.tables]
         if self._has_patterns:
             if self.url is None:
                 raise InvalidArgument(
-                    "names with * need a database to ask for the tables",
+                    "names with * need a database in which to look for the tables",
                     "Write url: '{{ env.PGQUE_URL }}'.",
                 )
             (target,) = built(self.target)
@@ -215,15 +220,15 @@ class TableReplicaComponent(
     def build_defs_from_state(
         self, context: dg.ComponentLoadContext, state_path: Path | None
     ) -> dg.Definitions:
-        """Builds the replicas of the tables that there were when the database was asked.
+        """Builds the replicas of the tables that existed when the database was read.
 
         Args:
-            context: of the component.
-            state_path: the file that has their names.
+            context: the context of the component.
+            state_path: the file with their names.
         """
         if state_path is None:
             raise InvalidArgument(
-                "nobody has asked the database which tables names with * stand for",
+                "the tables that match names with * have not been read from the database",
                 "Run dg utils refresh-defs-state, as for other components that keep a state.",
             )
         tables = [TableSpec(**each) for each in json.loads(state_path.read_text())]
@@ -247,3 +252,47 @@ class TableReplicaComponent(
             "queue_assets": (self.database, self.queue_name) not in declared,
         }
         return build_table_replicas(**options).map_resolved_asset_specs(func=self.get_asset_spec)
+
+
+def _refuse_shared_places(one: TableReplicaComponent, other: TableReplicaComponent) -> None:
+    """Refuses two components that would write the same replica.
+
+    Raises:
+        DagsterInvalidDefinitionError: names the components and the table.
+    """
+    of_other = _places(other)
+    for spec, *place, name in _places(one):
+        for its, *its_place, its_name in of_other:
+            is_one = name == its_name or _stands_for(spec, its_name) or _stands_for(its, name)
+            if place == its_place and is_one:
+                names = " and ".join(each.asset_consumers[0].name for each in (one, other))
+                # The target may have a password in it.
+                raise dg.DagsterInvalidDefinitionError(
+                    f"replicas {names} would write the same table of one target, of {spec.source}: "
+                    "give one of them another target, or leave the table out of one"
+                )
+
+
+def _places(component: TableReplicaComponent) -> list[tuple[Any, ...]]:
+    """Returns each table with the place of its replica, equal only for the same place."""
+    (target,) = built(component.target)
+    if isinstance(target, DeltaReplicas):
+        folder = target.base_dir.rstrip("/")
+        base: tuple[str, ...] = (folder if "://" in folder else str(Path(folder).resolve()),)
+    elif isinstance(target, PostgresReplicas):
+        base = (target.url or component.database,)
+    elif target.catalog is not None:
+        base = (str(sorted(target.catalog.items())),)
+    else:
+        base = (component.database, target.catalog_schema)
+    into = getattr(target, "schema", None)
+    return [
+        (spec, type(target), *base, into or spec.path[0], spec.path[1])
+        for spec in map(TableSpec.of, component.tables)
+    ]
+
+
+def _stands_for(spec: TableSpec, name: str) -> bool:
+    """Returns whether the name of a table has the `*` that stands for other names."""
+    pattern = ".*".join(map(re.escape, spec.path[1].split("*")))
+    return spec.is_pattern and bool(re.fullmatch(pattern, name))

@@ -26,7 +26,7 @@ def load_function(context: dg.ResolutionContext, reference: str) -> Transform:
     """Imports a function.
 
     Args:
-        context: of the YAML that names it.
+        context: the context of the YAML that names it.
         reference: `module.function`, or `.module.function` for a file in the folder of the YAML.
 
     Raises:

@@ -1,17 +1,16 @@
-"""`WindowComponent`: an asset over windows of time, computed from the events of a queue."""
+"""`WindowComponent`: an asset over time windows, computed from the events of a queue."""
 
 from datetime import timedelta
 from typing import Annotated, Any
 
 import dagster as dg
-from pydantic import Field
 
 from ..assets.decorators import pgque_asset
-from .computed import Computed, Dependencies
+from .computed import Computed, OfDagster
 from .options import Options, duration, mirror, option, template
 from .scaffolding import WindowScaffolder
 
-# What a window has not.
+# Options that a window does not have.
 OF_CONSUMERS = ["consumer", "start_at", "partitions", "lease_ttl", "batch_safe", "check_specs"]
 
 
@@ -22,10 +21,9 @@ class RetryOptions(Options):
     delay: Annotated[timedelta, duration("The wait before each repetition.")] = timedelta(0)
 
 
-class WindowAssetOptions(mirror(pgque_asset, leave_out=OF_CONSUMERS)):
+class WindowAssetOptions(mirror(pgque_asset, more=OfDagster, leave_out=OF_CONSUMERS)):
     """Options of `pgque_asset` for windows."""
 
-    deps: Dependencies = Field(default=[])
     partitions_def: Annotated[
         dg.TimeWindowPartitionsDefinition,
         template("The windows.", "{{ dg.DailyPartitionsDefinition(start_date='2026-12-24') }}"),
@@ -43,10 +41,10 @@ class WindowAssetOptions(mirror(pgque_asset, leave_out=OF_CONSUMERS)):
 
 @dg.scaffold_with(WindowScaffolder)
 class WindowComponent(WindowAssetOptions, Computed, dg.Component):
-    """An asset over windows of time, of the events that a queue retains.
+    """An asset over time windows of the events that a queue retains.
 
-    Each partition is a window. The transform gets its events as that of a BatchConsumerComponent
-    gets a batch. No consumer is registered, so windows can be computed in any order, and again.
+    Each partition is a window. The transform gets its events as in a BatchConsumerComponent. No
+    consumer is registered, so windows can be computed in any order, and again.
 
     Example:
         .. code-block:: yaml

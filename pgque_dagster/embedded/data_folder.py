@@ -1,4 +1,4 @@
-"""Finds the folder of a project's embedded PostgreSQL: one server for all folders of a project."""
+"""Finds the folder of a project's embedded PostgreSQL; the whole project shares one server."""
 
 import os
 import stat
@@ -10,8 +10,8 @@ def default_folder(version: int) -> Path:
     """Returns the server's default folder, `.pgque/postgres-<version>` in a folder of the project.
 
     This is the folder that the environment variable PGQUE_HOME names. Without the variable, it is
-    the nearest folder, from the current one up, that contains a server, else the nearest one with a
-    pyproject.toml, else the current folder.
+    the nearest folder, from the current one up, that contains a server; otherwise the nearest one
+    with a pyproject.toml; otherwise the current folder.
     """
     name = Path(".pgque") / f"postgres-{version}"
     home = os.environ.get("PGQUE_HOME")

@@ -37,7 +37,7 @@ class EmbeddedPostgresError(PgqueError):
 
 
 def as_user(user: pwd.struct_passwd | None) -> list[str]:
-    """Returns what to put before a command so that it runs as `user`; nothing for None.
+    """Returns the prefix that makes a command run as `user`; empty for None.
 
     Raises:
         EmbeddedPostgresError: if the program that changes the user is missing.
@@ -49,8 +49,8 @@ def as_user(user: pwd.struct_passwd | None) -> list[str]:
             "PostgreSQL does not run as root, and there is no setpriv to start it as another user:"
             " install util-linux, or run as an ordinary user"
         )
-    # Not `subprocess.run(user=…)`: it forks, and so crashes at times in a process with gRPC, as
-    # Dagster's are.
+    # Not `subprocess.run(user=…)`: it forks, and so sometimes crashes in a process with gRPC,
+    # as Dagster's processes are.
     return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
 
 
@@ -173,7 +173,7 @@ def _system_user() -> pwd.struct_passwd:
         return pwd.getpwnam(_SYSTEM_USER)
     command = ["useradd", "--system", "--no-create-home", "--shell=/usr/sbin/nologin", _SYSTEM_USER]
     try:
-        # Two at a time would both create the user, and the second would change the first one's id.
+        # Two at once would both create the user, and the second would change the first's id.
         with _locked(_USERS):
             with suppress(KeyError):
                 return pwd.getpwnam(_SYSTEM_USER)

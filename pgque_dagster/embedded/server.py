@@ -97,12 +97,12 @@ class EmbeddedPostgres:
 
     @property
     def is_running(self) -> bool:
-        """Whether a server runs in the folder, also one that recovers from a crash."""
+        """Whether a server runs in the folder, including one that is recovering from a crash."""
         return self._ready_code() in (pq.Ping.OK, pq.Ping.REJECT)
 
     @property
     def has_data(self) -> bool:
-        """Whether the server's folder has data, and is not to be made by the next start."""
+        """Whether the server's folder has data, so that the next start need not create it."""
         return self._cluster.exists()
 
     def database_url(self, name: str) -> str:
@@ -144,7 +144,7 @@ class EmbeddedPostgres:
         atexit.unregister(self.stop)
         users, self._users_lock = self._users_lock, None
         if not self._folder.exists():
-            # A server stops by itself when its folder is removed.
+            # A server stops on its own when its folder is removed.
             users.close()
             return
         with self._startup_lock(), users:
@@ -274,11 +274,11 @@ class EmbeddedPostgres:
         return _read_status(self._pid_file) if self._ready_code() == pq.Ping.OK else None
 
     def _ready_code(self) -> int | None:
-        """What libpq's ping says; None without a server."""
+        """Returns the answer of libpq's ping; None without a server."""
         status = _read_status(self._pid_file)
         if status is None:
             return None
-        # Without a limit, the ping waits for ever for a server that is stopped by a signal.
+        # Without a limit, the ping waits forever for a server that a signal has stopped.
         where = make_conninfo(
             host=status.socket_dir,
             port=status.port,

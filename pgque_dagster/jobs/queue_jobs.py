@@ -89,14 +89,14 @@ class PurgeConfig(QueueConfig):
 
 @dataclass(frozen=True)
 class _Done:
-    """What a job did: numbers, and why some of it could not be done."""
+    """The result of a job: numbers, and why some of it could not be done."""
 
     counts: dict[str, int]
     problem: str | None = None
 
 
 def add_dead_letters(client: Client, config: AddConfig) -> _Done:
-    """Makes events of a consumer's open batch dead letters, so that it goes on without them."""
+    """Makes events of a consumer's open batch dead letters, so that it continues without them."""
     done = client.set_events_aside(
         config.queue, config.consumer, config.events, reason=config.reason
     )
@@ -104,7 +104,7 @@ def add_dead_letters(client: Client, config: AddConfig) -> _Done:
 
 
 def replay_dead_letters(client: Client, config: ReplayConfig) -> _Done:
-    """Sends dead letters again, each to the consumer that gave it up and to no other."""
+    """Sends each dead letter again, only to the consumer that gave it up."""
     replayed, failed, first_error = client.replay_dead_letters(
         config.queue,
         reason=config.reason,
@@ -123,7 +123,7 @@ def replay_dead_letters(client: Client, config: ReplayConfig) -> _Done:
 
 
 def purge_dead_letters(client: Client, config: PurgeConfig) -> _Done:
-    """Deletes dead letters for good; export them first if they may be wanted again."""
+    """Deletes dead letters for good; export them first if you may want them again."""
     age = timedelta(days=config.older_than_days)
     return _Done({"purged": client.purge_dead_letters(config.queue, age)})
 

@@ -1,6 +1,6 @@
 """The job that maintains tables of files."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -28,20 +28,21 @@ class MaintenanceConfig(dg.Config):
 
 
 def build_table_maintenance_job(
-    tables: "Sequence[TableSink] | Callable[[Client], Sequence[TableSink]]",
+    tables: "Sequence[TableSink] | Callable[[Client], Mapping[dg.AssetKey, TableSink]]",
     *,
     database: str = DEFAULT,
     name: str | None = None,
 ) -> dg.JobDefinition:
     """Builds a job that maintains tables. Put it on a schedule, such as daily.
 
-    It unites small files, forgets snapshots of Iceberg that are older than the retention, and
-    deletes files that nobody needs any more, such as those of killed attempts. Batches can be
-    stored meanwhile. The job needs the resource of the database.
+    It compacts small files, expires snapshots of Iceberg that are older than the retention, and
+    deletes files that are no longer needed, such as those of killed attempts. Batches can be stored
+    at the same time. The job needs the resource of the database.
 
     Args:
         tables: the tables, such as `[DeltaSink("s3://bucket/tables/lines")]`, or a function that
-            returns them in the run, given a client of the queue's database.
+            returns them by their assets in the run, given a client of the queue's database. Then an
+            observation of the asset has how many files and rows a table has.
         database: the key of the PgqueResource whose database the tables' batches are from.
         name: the name of the job; by default `pgque_maintain_tables`, with the database in front.
 
@@ -58,21 +59,26 @@ def build_table_maintenance_job(
 
     @dg.op(
         name=f"{name}_op",
-        description="Unites small files and deletes those not needed.",
+        description="Compacts small files and deletes unused ones.",
         required_resource_keys={database},
     )
     def maintain(context: dg.OpExecutionContext, config: MaintenanceConfig) -> None:
         pgque: PgqueResource = getattr(context.resources, database)
         with log_error_line(context.log):
             with pgque.client() as client:
-                sinks = tables(client) if callable(tables) else tables
-            for sink in sinks:
+                found = tables(client).items() if callable(tables) else [(None, x) for x in tables]
+            for key, sink in found:
                 age = timedelta(days=config.retention_days)
                 done = sink.maintain(pgque.database_url(), retention=age)
                 context.log.info(
                     f"{sink.name}: {done.replaced} small files became {done.by}, and "
-                    f"{len(done.deleted)} files were deleted"
+                    f"{len(done.deleted)} files were deleted. {done.deleted_rows} of "
+                    f"{done.rows} rows in {done.files} files are deleted"
                 )
+                counts = {"files": done.files, "rows": done.rows, "deleted_rows": done.deleted_rows}
+                if key is not None:
+                    named = {f"pgque/stored_{name}": count for name, count in counts.items()}
+                    context.log_event(dg.AssetObservation(key, metadata=named))
 
     graph = dg.GraphDefinition(name, node_defs=[maintain], description="Maintains tables of files.")
     return graph.to_job(executor_def=dg.in_process_executor)

@@ -1,5 +1,6 @@
-"""A run launcher for `dagster.yaml` that keeps processes, with their imports and Spark sessions."""
+"""For `dagster.yaml`: a launcher that keeps processes with their Spark, and a quick run queue."""
 
+from .coordinator import QuickRunCoordinator
 from .launcher import WarmRunLauncher
 
-__all__ = ["WarmRunLauncher"]
+__all__ = ["QuickRunCoordinator", "WarmRunLauncher"]

@@ -1,7 +1,7 @@
-"""What the launcher uses of Dagster beside its public names: all of it is in this file.
+"""Everything that the launcher uses of Dagster beyond its public names is in this file.
 
-A new version of Dagster may change any of it. The test of this file says which part broke, with the
-oldest and the newest Dagster (`build/oldest.py dagster`).
+A new version of Dagster may change any of it. The test of this file shows which part broke, with
+the oldest and the newest Dagster (`build/oldest.py dagster`).
 """
 
 import json
@@ -14,12 +14,12 @@ from typing import Any, get_type_hints
 import dagster as dg
 from dagster._utils.hosted_user_process import recon_repository_from_origin  # noqa: PLC2701
 
-# The daemon passes by a sensor that is due in a millisecond.
+# The daemon skips a sensor that is due in a millisecond.
 _EVALUATION_SECONDS = 1.1
 
 
 def execution_arguments(run: dg.DagsterRun, instance: dg.DagsterInstance) -> str:
-    """Returns the arguments by which `dagster api execute_run` executes a run."""
+    """Returns the arguments with which `dagster api execute_run` executes a run."""
     return json.dumps(
         {
             "__class__": "ExecuteRunArgs",
@@ -40,7 +40,7 @@ def execute(arguments: str) -> None:
     """Executes a run in this process, in its main thread, as `dagster api execute_run` does."""
     (command,) = entry_points(group="console_scripts", name="dagster")
     sys.argv = ["dagster", "api", "execute_run", arguments]
-    # The command line ends by an exit.
+    # The command line ends with an exit.
     with suppress(SystemExit):
         command.load()()
 
@@ -65,22 +65,22 @@ def server_of(context: Any, location_name: str) -> str:
     """Returns the id of a code location's server, which changes when somebody reloads it.
 
     Args:
-        context: of the launch.
+        context: the context of the launch.
         location_name: the name of the code location.
 
     Returns:
-        The id; an empty text for a server that the daemon started, because it starts another one
-        each minute.
+        The id; an empty string for a server that the daemon started, because it starts another one
+        every minute.
     """
     location = context.workspace.get_code_location(location_name)
     return location.server_id if hasattr(location.origin, "socket") else ""
 
 
 def evaluate_sensors_often() -> None:
-    """Lets a daemon in this process begin an evaluation of its sensors every second.
+    """Makes a daemon in this process begin an evaluation of its sensors every second.
 
     Dagster begins one every 5 seconds, and has no setting for it. How often each sensor is
-    evaluated is up to its `minimum_interval_seconds`, as before.
+    evaluated still depends on its `minimum_interval_seconds`.
     """
     daemon: Any = sys.modules.get("dagster._daemon.sensor")
     if daemon is not None:

@@ -1,4 +1,4 @@
-"""`WarmRunLauncher`: hands runs of batches to processes that stay between runs."""
+"""`WarmRunLauncher`: gives runs of batches to processes that are kept between runs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,16 +16,16 @@ _NO_PROCESS = "none"
 
 
 class WarmRunLauncher(dg.DefaultRunLauncher):
-    """Launches runs of batches in warm processes, and other runs as Dagster's default launcher.
+    """Launches runs of batches in warm processes, and other runs like Dagster's default launcher.
 
     A warm process has imported the code location and keeps its Spark session between runs. It is
     a child of the process that launches, so the code location must be importable there.
 
     Args:
-        processes: how many warm processes there are at most. While all are busy, a run starts in a
-            process of its own.
-        max_runs: after so many runs a process is replaced.
-        inst_data: how Dagster was told to make the launcher.
+        processes: the maximum number of warm processes. While all are busy, a run starts in its own
+            process.
+        max_runs: a process is replaced after this many runs.
+        inst_data: the data with which Dagster creates the launcher.
 
     Example:
         .. code-block:: yaml
@@ -57,17 +57,17 @@ class WarmRunLauncher(dg.DefaultRunLauncher):
 
     @classmethod
     def from_config_value(cls, inst_data: Any, config_value: Mapping[str, Any]) -> Self:
-        """Makes the launcher of checked settings."""
+        """Creates the launcher from checked settings."""
         return cls(inst_data=inst_data, **config_value)
 
     def launch_run(self, context: Any) -> None:
-        """Launches a run: warm if it is one of a batch and a process is free or may be started."""
+        """Launches a run: warm if it is for a batch and a process is free or may be started."""
         run = context.dagster_run
         code = _code(context) if _shall_be_warm(run) else None
         if code is None:
             self._launch_cold(context)
             return
-        # Again if the process has died while it was idle.
+        # Once more if the process died while it was idle.
         while (process := self._pool.take(code, run.run_id)) is not None:
             try:
                 self._instance.add_run_tags(run.run_id, {WARM_PROCESS: str(process.address)})
@@ -86,7 +86,7 @@ class WarmRunLauncher(dg.DefaultRunLauncher):
         run_id = context.dagster_run.run_id
         run = self._instance.get_run_by_id(run_id)
         if run is not None and WARM_PROCESS in run.tags:
-            # The tag of a run that this one executes again, or of a process that died while idle.
+            # The tag of a run that this one re-executes, or of a process that died while idle.
             self._instance.add_run_tags(run_id, {WARM_PROCESS: _NO_PROCESS})
         super().launch_run(context)
 
@@ -106,20 +106,20 @@ class WarmRunLauncher(dg.DefaultRunLauncher):
         return True
 
     def dispose(self) -> None:
-        """Lets the warm processes end."""
+        """Makes the warm processes end."""
         self._pool.close()
         super().dispose()
 
     @property
     def supports_check_run_worker_health(self) -> bool:
-        """Whether run monitoring may ask for the process of a run. It may."""
+        """Whether run monitoring may ask for the process of a run: yes."""
         return True
 
     def check_run_worker_health(self, run: dg.DagsterRun) -> Any:
-        """Tells run monitoring whether the process of a run lives.
+        """Tells run monitoring whether the process of a run is alive.
 
-        It marks a run as failed whose process is gone. Of a run that is not warm nothing is known,
-        as with Dagster's default launcher.
+        Monitoring marks a run as failed if its process is gone. Nothing is known about a run that
+        is not warm, as with Dagster's default launcher.
         """
         address = _address(run)
         if address is None:
@@ -139,7 +139,7 @@ class WarmRunLauncher(dg.DefaultRunLauncher):
         run = self._instance.get_run_by_id(run_id) if self.has_instance else None
         if run is None or run.is_finished:
             return
-        # The sensor need not wait for the end of its lease.
+        # Then the sensor need not wait for its lease to end.
         self._instance.add_run_tags(run_id, {DIED: run_id})
         if run.status == dg.DagsterRunStatus.CANCELING:
             self._instance.report_run_canceled(run, message=f"Canceled: {reason}.")
@@ -151,7 +151,7 @@ class WarmRunLauncher(dg.DefaultRunLauncher):
 
 
 def _address(run: dg.DagsterRun) -> Address | None:
-    """Returns where the warm process of a run is; None if the run is not warm."""
+    """Returns the address of a run's warm process; None if the run is not warm."""
     text = run.tags.get(WARM_PROCESS, _NO_PROCESS)
     return None if text == _NO_PROCESS else Address.read(text)
 

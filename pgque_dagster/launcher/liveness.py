@@ -1,4 +1,4 @@
-"""Whether a warm process lives, for any process of its host: each has the lock on a file."""
+"""Tells any process of the host whether a warm process is alive: each one locks a file."""
 
 import fcntl
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Address:
-    """Where a warm process is. A run's tag has it, as text."""
+    """The address of a warm process. A run's tag has it as text."""
 
     host: str
     pid: int
@@ -22,7 +22,7 @@ class Address:
 
     @classmethod
     def read(cls, text: str) -> "Address":
-        """Reads what `str` wrote."""
+        """Returns the address that `str` wrote."""
         host, pid, lock = text.split(":", 2)
         return cls(host, int(pid), lock)
 
@@ -33,7 +33,7 @@ class Address:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process, of this host, lives. The kernel frees its lock when it ends."""
+        """Whether the process, on this host, is alive. The kernel frees its lock when it ends."""
         try:
             with Path(self.lock).open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -51,7 +51,7 @@ class Address:
 
 
 def locked_file() -> tuple[int, str]:
-    """Makes and locks a file. A process that inherits the descriptor has the lock, too.
+    """Creates and locks a file. A process that inherits the descriptor has the lock, too.
 
     Returns:
         The descriptor and the path.

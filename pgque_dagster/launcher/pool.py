@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 
 from .process import Code, WarmProcess
-from .sources import as_they_are_now
+from .source_files import as_they_are_now
 
 # A process closes Dagster's storage after its run is recorded as ended, before it is idle.
 _CLOSING_SECONDS = 5.0
@@ -13,13 +13,13 @@ _BUSY_SECONDS = 1.0
 
 
 class Pool:
-    """Starts, lends and ends warm processes. Is safe in several threads.
+    """Starts, lends and ends warm processes. It is thread-safe.
 
     Args:
-        size: how many processes there are at most.
-        max_runs: after so many runs a process is replaced.
-        on_lost_run: is called with a run whose process died, and what is known of the death.
-        is_finished: tells whether a run is recorded as ended.
+        size: the maximum number of processes.
+        max_runs: a process is replaced after this many runs.
+        on_lost_run: is called with a run whose process died, and what is known about the death.
+        is_finished: returns whether a run is recorded as ended.
     """
 
     def __init__(
@@ -34,14 +34,14 @@ class Pool:
         self._on_lost_run = on_lost_run
         self._is_finished = is_finished
         self._lock = threading.Condition()
-        # Those that may get another run, the one used last at the end.
+        # Processes that may get another run; the one used last is at the end.
         self._processes: list[WarmProcess] = []
 
     def take(self, code: Code, run_id: str) -> WarmProcess | None:
         """Lends a process to a run.
 
         Returns:
-            A process that has the code, or else a new one; None if all are busy.
+            A process that has the code, otherwise a new one; None if all are busy.
 
         Raises:
             OSError: if no process can be started.
@@ -82,7 +82,7 @@ class Pool:
             self._retire(process)
 
     def close(self) -> None:
-        """Lets all processes end, those with a run after it."""
+        """Makes all processes end, after their run if they have one."""
         with self._lock:
             self._size = 0
             for process in list(self._processes):
@@ -104,7 +104,7 @@ class Pool:
         )
 
     def _is_closing(self, code: Code) -> bool:
-        """Whether a process of the code has a run that is over."""
+        """Returns whether a process of the code has a run that is over."""
         return any(
             process.run_id is not None and self._is_finished(process.run_id)
             for process in self._processes
@@ -122,10 +122,10 @@ class Pool:
         return process
 
     def _replace(self, process: WarmProcess) -> None:
-        """Ends a process, and starts another one that gets ready before the next run.
+        """Ends a process, and starts another one that prepares before the next run.
 
-        A process that has never told which files it loads is not replaced, because the other one
-        might be given a run after these files have changed.
+        A process that has never reported which files it loads is not replaced, because the new one
+        might get a run after these files have changed.
         """
         if process not in self._processes:
             return
@@ -135,7 +135,7 @@ class Pool:
             try:
                 other = WarmProcess(process.code, self._on_idle, self._on_end, files)
             except OSError:
-                return  # The next run tries again, and tells of it.
+                return  # The next run tries again, and reports the error.
             other.prepare()
             self._processes.insert(0, other)
 

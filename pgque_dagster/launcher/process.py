@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from multiprocessing import Pipe
 
 from .liveness import Address, locked_file
-from .sources import Files, have_changed
+from .source_files import Files, have_changed
 
 
 @dataclass(frozen=True)
 class Code:
-    """What a process has loaded. A process serves one of them.
+    """The code that a process has loaded. A process serves only one code.
 
     Attributes:
         executable: the Python of the code location.
         origin: the code location, as Dagster writes it.
-        server_id: of the code server, which changes when somebody reloads it.
+        server_id: the id of the code server, which changes when somebody reloads it.
     """
 
     executable: str
@@ -28,19 +28,19 @@ class Code:
     server_id: str
 
     def replaces(self, other: "Code") -> bool:
-        """Whether this is the same code location, loaded anew."""
+        """Returns whether this is the same code location, loaded again."""
         return self.origin == other.origin and self != other
 
 
 class WarmProcess:
-    """A process that executes runs of one code location, one at a time.
+    """A process that executes runs of one code location, one after another.
 
     Attributes:
-        address: for the tag of its runs.
-        code: what it serves.
+        address: its address, for the tag of its runs.
+        code: the code that it serves.
         run_id: the run to which it is lent; None while it is idle.
-        is_executing: whether it has been given this run.
-        runs: how many it was given.
+        is_executing: whether it has received this run.
+        runs: how many runs it has received.
         files: the source files that it has loaded, as far as that is known.
     """
 
@@ -92,7 +92,7 @@ class WarmProcess:
         self.is_executing = True
 
     def prepare(self) -> None:
-        """Has the process load the code and open its Spark session before it gets a run."""
+        """Makes the process load the code and open its Spark session before it gets a run."""
         with suppress(OSError):
             self._channel.send((None, self.code.origin))
 
@@ -101,7 +101,7 @@ class WarmProcess:
         return have_changed(self.files)
 
     def retire(self) -> None:
-        """Lets the process end, after its run if it has one."""
+        """Makes the process end, after its run if it has one."""
         with suppress(OSError):
             self._channel.send(None)
 

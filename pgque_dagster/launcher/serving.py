@@ -17,7 +17,7 @@ from pathlib import Path
 import dagster as dg
 
 from .dagster_internals import execute, instance_of, resources_of
-from .sources import loaded_files
+from .source_files import loaded_files
 
 logger = logging.getLogger("pgque.launcher")
 

@@ -1,1 +1,1 @@
-"""What a Dagster project declares of its queues, for its assets, sensors, checks and jobs."""
+"""A Dagster project's declarations about its queues, for assets, sensors, checks and jobs."""

@@ -1,4 +1,4 @@
-"""The identity of a run for a batch, and the tags of Dagster that carry it."""
+"""The identity of a run for a batch, and the Dagster tags that carry it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,22 +18,22 @@ from .keys import (
     of_shard,
 )
 
-# What a run for the batches of several shards has for each of them.
+# The tags that a run for several shards' batches has for each of them.
 _OF_BATCH = (BATCH_ID, INCARNATION, ATTEMPT, EPOCH, REQUESTED_AT)
 
 
 @dataclass(frozen=True)
 class BatchRun:
-    """Which batch a run is for, and at which attempt.
+    """The batch and the attempt that a run is for.
 
     Attributes:
-        holder: the consumer, or the slot of it, that has the batch open.
-        batch_id: of the batch. It repeats in other incarnations of a database.
-        incarnation: of the database that has the batch.
+        holder: the consumer or slot that has the batch open.
+        batch_id: the batch's id. It repeats in other incarnations of a database.
+        incarnation: the incarnation of the database that has the batch.
         attempt: counts the runs of the batch from 1; 0 if the tag was lost.
-        epoch: of the consumer when the run was requested; None if the tag was lost.
+        epoch: the consumer's epoch when the run was requested; None if the tag was lost.
         requested_at: by the database's clock; None if the tag was lost.
-        shard: which the batch is of, if the run is for those of several databases; else None.
+        shard: the batch's shard, if the run is for several databases; otherwise None.
     """
 
     holder: Holder
@@ -48,12 +48,12 @@ class BatchRun:
     def read(
         cls, tags: Mapping[str, str], holder: Holder | None = None, shard: str | None = None
     ) -> Self | None:
-        """Reads what `tags` returned; None if the run is for no batch.
+        """Returns what `tags` returned as an object; None if the run is for no batch.
 
         Args:
-            tags: of the run.
-            holder: the consumer for which a step works, whatever the tags say; by default theirs.
-            shard: of whose batch to read; None for a run for one database.
+            tags: the run's tags.
+            holder: the consumer for which a step works, instead of the one in the tags.
+            shard: the shard whose batch to read; None for a run for one database.
         """
         tags = {**tags, **{key: tags.get(of_shard(key, shard), "") for key in _OF_BATCH}}
         batch_id = _number(tags[BATCH_ID])
@@ -73,7 +73,7 @@ class BatchRun:
 
     @property
     def key(self) -> str:
-        """The run key, by which Dagster starts one run for each attempt."""
+        """The run key, with which Dagster starts one run for each attempt."""
         holder = self.holder
         return f"{self.incarnation}:{holder.queue}:{holder.name}:{self.batch_id}:{self.attempt}"
 

@@ -1,4 +1,4 @@
-"""The consumers of assets, as `@pgque_asset` has noted them in their metadata."""
+"""The consumers of assets, as recorded by `@pgque_asset` in their metadata."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -24,8 +24,8 @@ class AssetConsumer:
     Attributes:
         start_at: where it starts when it is registered; None for the default of `register`.
         partitions: the number of its slots; None without slots.
-        database: which has the queue.
-        shard: the name of the database, if the asset's queue is sharded over several; else None.
+        database: the database that has the queue.
+        shard: the name of the database, if the asset's queue is sharded over several, or None.
     """
 
     queue: str
@@ -38,7 +38,7 @@ class AssetConsumer:
 
     @classmethod
     def all_of(cls, asset: dg.AssetsDefinition) -> list["AssetConsumer"]:
-        """Reads the consumer from an asset made by `@pgque_asset`; of each shard, if it has any.
+        """Returns the consumers of an asset made by `@pgque_asset`: one, or one per shard.
 
         Raises:
             DagsterInvalidDefinitionError: if the asset consumes no queue.
@@ -76,12 +76,12 @@ def names_of(registered: str) -> tuple[str, ...]:
 
 
 def is_consuming(asset: dg.AssetsDefinition) -> bool:
-    """Whether `@pgque_asset` made the asset."""
+    """Returns whether `@pgque_asset` made the asset."""
     return any(QUEUE in spec.metadata and CONSUMER in spec.metadata for spec in asset.specs)
 
 
 def consumers_of(assets: Iterable[dg.AssetsDefinition]) -> list[AssetConsumer]:
-    """Returns the consumers of assets, in their order; those of shards one after another.
+    """Returns the consumers of assets in order, with those of shards one after another.
 
     Raises:
         DagsterInvalidDefinitionError: if an asset consumes no queue, or two share a consumer.
@@ -98,10 +98,10 @@ def consumers_of(assets: Iterable[dg.AssetsDefinition]) -> list[AssetConsumer]:
 
 
 def database_of(consumers: Iterable[AssetConsumer]) -> Database:
-    """Returns the database of all consumers; the default one if there are none.
+    """Returns the database of all consumers; the default database if there are none.
 
     Raises:
-        DagsterInvalidDefinitionError: if they are of several.
+        DagsterInvalidDefinitionError: if they have several databases.
     """
     first, *others = {each.database: None for each in consumers} or (DEFAULT_DATABASE,)
     if others:
@@ -134,8 +134,8 @@ def consumers_of_location(context: Context) -> list[AssetConsumer]:
     """Returns the consumers of all assets of the code location; none in a test without one."""
     repository = repository_of(context)
     assets = repository.assets_defs_by_key.values() if repository else ()
-    # An asset with several keys is there several times.
-    # One that another location executes may be declared here, with its metadata.
+    # An asset with several keys is listed several times.
+    # An asset that another location executes may be declared here, with its metadata.
     consuming = [
         each for each in dict.fromkeys(assets) if is_consuming(each) and each.is_executable
     ]

@@ -1,4 +1,4 @@
-"""A database of the project, from whose name all names in Dagster come."""
+"""A database of the project; all names in Dagster are derived from its name."""
 
 import keyword
 import re
@@ -16,7 +16,7 @@ DEFAULT = "pgque"
 _KEY = "pgque/database"
 # Two underscores end a prefix.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*")
-# Parameters of the functions of assets, and a resource that Dagster has itself.
+# Parameters of asset functions, and a resource that Dagster itself has.
 _TAKEN = ("batch", "context", "io_manager", "pyspark")
 
 # The names of each database that this process has consumed from.
@@ -36,7 +36,7 @@ class Database:
     name: str = DEFAULT
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be a parameter's name, by which functions take the resource."""
+        """Refuses a name that cannot be the parameter with which functions take the resource."""
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             problem = "write the key of a PgqueResource: letters and digits, with single _ between"
         elif self.name in _TAKEN or keyword.iskeyword(self.name):
@@ -52,32 +52,32 @@ class Database:
 
     @property
     def tags(self) -> dict[str, str]:
-        """The tags and metadata that name it; none for the default one."""
+        """The tags and metadata that name it; empty for the default database."""
         return {} if self.name == DEFAULT else {_KEY: self.name}
 
     @property
     def prefix(self) -> list[str]:
-        """The first part of the keys of assets other than queues; none for the default one."""
+        """The first part of the keys of assets other than queues; empty for the default one."""
         return [] if self.name == DEFAULT else [self.name]
 
     @property
     def command(self) -> str:
-        """The command line that operates on it."""
+        """The command line that works on it."""
         return "pgque" if self.name == DEFAULT else f"pgque --database {self.name}"
 
     def named(self, name: str) -> str:
-        """Returns the name of a sensor, job, schedule, step or resource that is for it."""
+        """Returns the name of its sensor, job, schedule, step or resource."""
         return "__".join([*self.prefix, name])
 
     def label(self, queue: str, consumer: str) -> str:
-        """Returns how messages name a consumer, which is different for each one of a project."""
+        """Returns the name of a consumer in messages, which is unique in the project."""
         of = "" if self.name == DEFAULT else f" of database {self.name}"
         return f"{queue}/{consumer}{of}"
 
     def queue_key(self, queue: str) -> dg.AssetKey:
         """Returns the key of the external asset that stands for a queue."""
-        # The suffix tells the queue from its table: Dagster's graph shows only the key's last part,
-        # cut to 18 characters.
+        # The suffix distinguishes the queue from its table: Dagster's graph only shows the key's
+        # last part, cut to 18 characters.
         return dg.AssetKey([self.name, f"{queue}_queue"])
 
     def dead_letters_key(self, queue: str) -> dg.AssetKey:
@@ -85,10 +85,10 @@ class Database:
         return dg.AssetKey([self.name, f"{queue}_dlq"])
 
     def refuse_second_name(self, client: Client) -> None:
-        """Refuses a database from which this process consumes under another name, too.
+        """Refuses a database from which this process also consumes under another name.
 
-        Two consumers of one name, which Dagster takes for those of two databases, would each get
-        some of the batches.
+        Dagster would take two consumers of the same name for consumers of two databases, and each
+        would get some of the batches.
 
         Raises:
             InvalidArgument: has all names; from then on, each of them is refused.

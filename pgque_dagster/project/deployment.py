@@ -1,8 +1,8 @@
-"""Names the asset that consumes, so that a consumer belongs to one: its deployment, location, key.
+"""Identifies the asset that owns a consumer: by its deployment, location and key.
 
-Dagster's run storage has an id, but no public interface gives it. The set of dynamic partitions is
+Dagster's run storage has an id, but no public interface for it. The set of dynamic partitions is
 public, and all processes of a deployment (daemon, code locations, runs) share it,
-whatever host or container they are in. So the id of an instance is the one partition of a set.
+on any host or container. So the id of an instance is the only partition of a set.
 """
 
 import os
@@ -22,21 +22,21 @@ from .database import Database
 
 _CLOUD_NAME = "DAGSTER_CLOUD_DEPLOYMENT_NAME"
 _SET = "pgque/deployment"
-# `dagster dev` without DAGSTER_HOME begins with a new instance in such a folder each time.
+# Without DAGSTER_HOME, `dagster dev` starts with a new instance in such a folder each time.
 _TEMPORARY = ".tmp_dagster_home_"
-# That of Definitions. A code location of several repositories has no list of all its assets.
+# Definitions' repository. A code location of several repositories has no list of all its assets.
 _ONLY_REPOSITORY = "__repository__"
 _NOTED_SECONDS = 120.0
 
-# When this process notes its code location again, by the database's URL.
+# When this process records its code location again, by the database's URL.
 _noted: dict[str, float] = {}
 
 
 def deployment_name(instance: dg.DagsterInstance) -> str:
-    """Returns the name of a deployment that was given none.
+    """Returns the name of a deployment that has no given name.
 
-    It is the deployment's name in Dagster+; or the host and folder, if the instance is a temporary
-    one; or else the id of the instance, which begins with the host that made it.
+    It is the deployment's name in Dagster+; the host and folder, if the instance is temporary;
+    otherwise the id of the instance, which begins with the host that made it.
     """
     named = os.environ.get(_CLOUD_NAME)
     if named:
@@ -54,7 +54,7 @@ def deployment_name(instance: dg.DagsterInstance) -> str:
 def location_of(context: Context) -> str | None:
     """Returns the name of the code location; None in a schedule, or without one.
 
-    Dagster gives schedules no name, and none to a run in this process, such as `dg.materialize`.
+    Dagster gives no name to schedules, or to a run in this process, such as `dg.materialize`.
     """
     if isinstance(context, dg.ScheduleEvaluationContext):
         return None
@@ -71,24 +71,24 @@ def consuming_asset(
     """Returns the asset that consumes in a context.
 
     Args:
-        context: of a step, sensor or schedule.
+        context: the context of a step, sensor or schedule.
         deployment: the deployment for which it consumes; None if nobody is refused for it.
-        keys: of the assets of the step.
+        keys: the keys of the step's assets.
     """
     return ConsumingAsset(deployment, location_of(context), key_names(keys))
 
 
 def key_names(keys: Iterable[dg.AssetKey]) -> tuple[str, ...]:
-    """Returns the names of assets as consumers have them."""
+    """Returns the names of assets as consumers record them."""
     return tuple(sorted(key.to_user_string() for key in keys))
 
 
 def note_consumers(
     context: Context, client: Client, database: Database, deployment: str | None
 ) -> None:
-    """Notes in a database which consumers of it the code location has, every two minutes.
+    """Records in a database which of its consumers the code location has, every two minutes.
 
-    So `pgque.queue_health()` sees the consumers of assets that were renamed, moved or deleted.
+    So `pgque.queue_health()` detects consumers of assets that were renamed, moved or deleted.
     """
     location, repository = location_of(context), repository_of(context)
     if location is None or repository is None or repository.name != _ONLY_REPOSITORY:

@@ -12,7 +12,7 @@ CONSUMER = "pgque/consumer"
 SLOT = "pgque/slot"
 PARTITIONS = "pgque/partitions"
 START_AT = "pgque/start_at"
-# The databases of a queue that is sharded over several, with commas.
+# The databases of a queue that is sharded over several, separated by commas.
 SHARDS = "pgque/shards"
 BATCH_ID = "pgque/batch_id"
 ATTEMPT = "pgque/attempt"
@@ -20,18 +20,18 @@ EPOCH = "pgque/epoch"
 # By the database's clock.
 REQUESTED_AT = "pgque/requested_at"
 INCARNATION = "pgque/lineage"
-# What a downstream asset wants of an input: `new` batches, or those of its own `run`.
+# What a downstream asset requests of an input: `new` batches, or those of its own `run`.
 BATCHES = "pgque/batches"
-# Whether a run shall be executed by a warm process; by default, if it is one of a batch.
+# Whether a warm process executes a run; by default, it does if the run is for a batch.
 WARM = "pgque/warm"
 WARM_PROCESS = "pgque/warm_process"
-# The id of a run whose process is known to be dead. A re-execution has that of the earlier run.
+# The id of a run whose process is known to be dead. A re-execution has the id of the earlier run.
 DIED = "pgque/died"
-# The id of a run that claimed its batch and failed by what passes, and the error.
+# The id of a run that claimed its batch and failed with a temporary error, and the error.
 PASSES = "pgque/passes"
 # Dagster's own key: the table that stores an asset.
 TABLE = "dagster/table_name"
-# Dagster's own key: the place that stores an asset, if it is no table with a name.
+# Dagster's own key: the place that stores an asset, if it is not a table with a name.
 URI = "dagster/uri"
 # Dagster's own key: the rows of the whole table.
 ROW_COUNT = "dagster/row_count"
@@ -40,7 +40,7 @@ ROWS = "pgque/rows"
 
 
 def switching_on(default_status: dg.DefaultSensorStatus) -> str:
-    """Returns how a sensor that is off at first is switched on; nothing for one that is on."""
+    """Returns how to switch on a sensor that is off at first; empty for one that is on."""
     if default_status is dg.DefaultSensorStatus.RUNNING:
         return ""
     return (
@@ -50,7 +50,7 @@ def switching_on(default_status: dg.DefaultSensorStatus) -> str:
 
 
 def of_shard(key: str, shard: str | None) -> str:
-    """Returns the key of the tag that says something of the batch of one shard."""
+    """Returns the key of a tag about the batch of one shard."""
     return key if shard is None else f"{key}.{shard}"
 
 
@@ -58,13 +58,13 @@ _OWNER = re.compile(r"(?:step \w+( over shards)? of )?dagster run (\S+)")
 
 
 def owner_of_step(run_id: str, *, over_shards: bool = False) -> str:
-    """Returns the name under which an execution of a step of a run claims batches.
+    """Returns the name under which an execution of a run's step claims batches.
 
-    Each execution has its own: Dagster may start a step of a run again, by a RetryPolicy or because
-    it lost sight of the step's pod, while the first process works on.
+    Each execution has its own: Dagster may start a step of a run again, because of a RetryPolicy or
+    because it lost sight of the step's pod, while the first process is still working.
 
     Args:
-        run_id: of the run.
+        run_id: the run's id.
         over_shards: whether it claims a batch of each of several databases.
     """
     kind = " over shards" if over_shards else ""
@@ -72,10 +72,10 @@ def owner_of_step(run_id: str, *, over_shards: bool = False) -> str:
 
 
 def run_of_owner(owner: str | None, *, over_shards: bool = True) -> str | None:
-    """Returns the id of the run that has a lease; None if it is no run's.
+    """Returns the id of the run that has a lease, or None.
 
     Args:
-        owner: of the lease.
+        owner: the owner of the lease.
         over_shards: whether a run over several databases counts.
     """
     found = _OWNER.fullmatch(owner or "")

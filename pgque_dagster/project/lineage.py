@@ -129,7 +129,7 @@ def _queue_description(database: Database, queue: str, consumers: Sequence[str])
         "**When a check is red:** `what_to_do` in its metadata, `pgque/what_is_wrong` here and "
         f"`{command} health` say what is wrong and what to run. Events wait in the queue "
         "meanwhile.\n\n"
-        "**What mends what:** a parked batch: correct the cause, then Materialize on its asset's "
+        "**What mends what:** a held batch: correct the cause, then Materialize on its asset's "
         f"page. A paused queue: `{command} resume {queue}`. Dead letters: "
         f"`{command} dead-letters replay {queue}`. A consumer that falls behind: switch its sensor "
         "on, and look at its runs."

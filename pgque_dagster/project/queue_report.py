@@ -48,9 +48,9 @@ def name_batch(state: ConsumerState) -> str:
     return f"batch {state.batch_id} of {state.queue}/{state.consumer}{suffix}"
 
 
-def why_parked(state: ConsumerState) -> str | None:
-    """Returns since which attempt the open batch is parked, and what to do; None if it is not."""
-    return state.parked_reason and f"{name_batch(state)} is parked {state.parked_reason}"
+def why_held(state: ConsumerState) -> str | None:
+    """Returns since which attempt the open batch is held, and what to do; None if it is not."""
+    return state.held_reason and f"{name_batch(state)} is held {state.held_reason}"
 
 
 def report_queues(
@@ -105,10 +105,10 @@ def _queue_report(
     database: Database,
 ) -> Metadata:
     slowest = max(map(consumer_lag, infos), default=timedelta(0))
-    parked = [
+    held = [
         info.name
         for info in infos
-        if (state := states.get((info.queue, info.name))) and state.parked_reason is not None
+        if (state := states.get((info.queue, info.name))) and state.held_reason is not None
     ]
     return {
         **database.tags,
@@ -121,7 +121,7 @@ def _queue_report(
         "pgque/dead_letters": stats.dead_letters,
         **{
             f"pgque/materialize/{key.to_user_string()}": dg.MetadataValue.asset(key)
-            for consumer in parked
+            for consumer in held
             for key in assets_of(consumers, stats.queue, consumer)
         },
     }
@@ -169,8 +169,8 @@ def _consumer_table(
 def _doing(state: ConsumerState | None) -> str:
     if state is None or state.batch_id is None:
         return "none"
-    if state.parked_reason is not None:
-        return f"{state.batch_id}, PARKED"
+    if state.held_reason is not None:
+        return f"{state.batch_id}, HELD"
     return f"{state.batch_id}, {'in a run' if state.is_live else 'waits for a run'}"
 
 

@@ -1,7 +1,7 @@
 """Creates the queues that a `PgqueResource` declares, and assets' consumers, if missing.
 
-What exists is only read, so a role without the right to create can start. If something is missing
-that the role may not create, the error has the statement that somebody else runs.
+Existing objects are only read, so a role without the right to create can start. If something is
+missing that the role may not create, the error has the statement for somebody else to run.
 """
 
 import json
@@ -21,16 +21,16 @@ from ..client.ticks import is_new
 from .database import Database
 from .keys import identifier
 
-# A queue is new until it has this age.
+# A queue counts as new until it has this age.
 _NEW = timedelta(hours=1)
 _FIRST_TICK = 1
-# By the prefix of a queue's name: the add-on's function that has the queue log a topic or a serial
+# By the prefix of a queue's name: the add-on's function with which the queue logs a topic or serial
 # queue (Serial Publisher), so that each message sent there is also an event here.
 _LOG_FUNCTIONS = {"postgremq": "postgremq.log_topic", "qgres": "qgres.log_queue"}
 
 
 def addon_of(queue: str) -> str | None:
-    """Returns the add-on whose topic or serial queue a queue logs; None if it logs none."""
+    """Returns the add-on whose topic or serial queue a queue logs, or None."""
     addon, _, name = queue.partition(".")
     return addon if name and addon in _LOG_FUNCTIONS else None
 
@@ -51,7 +51,7 @@ def capture_sensor_name(queue: str, database: Database) -> str:
 
 
 def how_to_register_again(queue: str, consumer: str, database: Database) -> str:
-    """Returns how a consumer that was removed, or whose queue was, starts again without a loss."""
+    """Returns how to restart, without a loss, a consumer that was removed, or whose queue was."""
     return (
         f"Register it with `{database.command} register {queue} {consumer} --start-at earliest`, "
         "so that it starts at the first event that the queue has; without --start-at it skips "
@@ -72,8 +72,8 @@ def ensure_queue(client: Client, queue: str, options: Mapping[str, Any]) -> None
 
     Raises:
         PermissionDenied: if something must be created or set and the role lacks pgque_admin.
-        InvalidArgument: if an option does not exist, or has an invalid value; or if somebody else
-            created a queue with the name of a log.
+        InvalidArgument: if an option does not exist, or has an invalid value; or if the queue with
+            the name of a log was created in another way.
     """
     if addon := addon_of(queue):
         queue = _ensure_log(client, queue, addon)
@@ -137,7 +137,7 @@ def register(
             client.register_consumer(queue, consumer, start_at=position or "latest")
 
     if start_at is None and client.run(is_new(queue, _NEW)):
-        # The first tick may be gone already.
+        # The first tick may already be gone.
         with suppress(InvalidArgument), client.transaction():
             register_at(_FIRST_TICK)
             return "the first tick"
@@ -169,7 +169,7 @@ def ensure_consumer(
 
 
 def _denied(client: Client, what: str, action: str, advice: str, command: str) -> PermissionDenied:
-    """Builds the error: what is missing, and what helps; `advice` is the beginning of that."""
+    """Returns the error: what is missing, and what helps; `advice` begins the second part."""
     return PermissionDenied(
         f'{what}, and role "{client.user}" may not {action}',
         f"{advice} a role that has pgque_admin run: {command} "

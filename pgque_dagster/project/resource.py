@@ -1,4 +1,4 @@
-"""`PgqueResource`: the connection, the installation of the schema, and what must exist in it."""
+"""`PgqueResource`: the connection, the installation of the schema, and its declared content."""
 
 import inspect
 import os
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 InstallPolicy = Literal["never", "if_missing", "upgrade"]
 TickingPolicy = Literal["external", "sensor"]
 
-# How long a process relies on the last check of what is declared.
+# How long a process relies on its last check of the declared content.
 _TRUSTED_SECONDS = 60.0
 
 _prepared: dict[str, float] = {}
@@ -76,8 +76,8 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     ticking: TickingPolicy = Field(
         default="external",
         description="Who ticks and maintains: something external, such as `pgque ticker` or the "
-        "jobs of pg_cron that `select pgque.start()` creates; or the sensors of this package, with "
-        "that of build_pgque_ticker_sensor.",
+        "pg_cron jobs that `select pgque.start()` creates; or the sensors of this package, with "
+        "the one of build_pgque_ticker_sensor.",
     )
     queues: list[str] = Field(
         default_factory=list,
@@ -98,7 +98,7 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     )
 
     def database_url(self) -> str:
-        """Returns the URL, after installing the schema and creating what is declared.
+        """Returns the URL, after installing the schema and creating the declared content.
 
         Reads only, with the rights of pgque_reader, if everything already exists as declared.
 
@@ -152,7 +152,7 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
 
 def takes_resource(database: Database) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Returns a decorator for functions that Dagster passes the PgqueResource of a database.
+    """Returns a decorator for functions to which Dagster passes a database's PgqueResource.
 
     Their parameter is `pgque`. Dagster finds a resource by the name of the parameter, so it sees a
     parameter with the name of the database.
@@ -170,8 +170,8 @@ def takes_resource(database: Database) -> Callable[[Callable[..., Any]], Callabl
             each.replace(name=database.name) if each.name == DEFAULT else each
             for each in inspect.signature(function).parameters.values()
         ]
-        # Without what it returns: Dagster takes an Iterator of a function that is no generator for
-        # a single output.
+        # Without the return type: Dagster takes the Iterator of a function that is not a generator
+        # for a single output.
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         call.__annotations__ = {each.name: each.annotation for each in parameters}
         return call
@@ -184,7 +184,7 @@ def takes_resources(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Returns a decorator for functions that get the PgqueResources of several databases.
 
-    They take `context`, and the resources by the name of the database. Dagster sees a parameter for
+    They take `context`, and the resources by database name. Dagster sees one parameter for
     each of them.
     """
 
@@ -206,7 +206,7 @@ def takes_resources(
 @cache
 def _embedded_server(home: str | None, folder: Path) -> "EmbeddedPostgres":
     """Starts the folder's server for this process; the last process that uses it stops it."""
-    # Late, because those with a server of their own do not need it.
+    # Imported late, because users with their own server do not need it.
     from ..embedded import EmbeddedPostgres
 
     return EmbeddedPostgres().start()

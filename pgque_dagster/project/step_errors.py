@@ -1,4 +1,4 @@
-"""Says in one line why a step failed, before the traceback, and notes the errors that pass."""
+"""Reports in one line why a step failed, before the traceback, and records temporary errors."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -9,7 +9,7 @@ from ..client import PgqueError
 from ..client.errors import passes, told
 from .keys import PASSES
 
-# Of an error that this package did not raise.
+# The prefix for an error that this package did not raise.
 _LONGEST_LINE = 500
 
 
@@ -20,7 +20,7 @@ def log_error_line(log: dg.DagsterLogManager) -> Iterator[None]:
     The error is raised again, so that retry policies, failure hooks and alerts see it.
 
     Args:
-        log: of the step.
+        log: the step's log.
     """
     try:
         yield
@@ -38,15 +38,15 @@ def log_error_line(log: dg.DagsterLogManager) -> Iterator[None]:
 def failing_by_its_reason(log: dg.DagsterLogManager) -> Iterator[None]:
     """Logs an error in one line, and raises a failure that begins with this line.
 
-    On the page of a run, Dagster shows a failure as it is, and any other error behind one of its
+    On the page of a run, Dagster shows a failure unchanged, and any other error behind one of its
     own. Not for an IO manager: Dagster keeps a failure and its frames until the step has ended, and
     so would not close the generator that waits for the output.
 
     Args:
-        log: of the step.
+        log: the step's log.
 
     Raises:
-        Failure: its cause is the error. Dagster's own errors and failures are raised as they are.
+        Failure: its cause is the error. Dagster's own errors and failures are raised unchanged.
     """
     try:
         with log_error_line(log):
@@ -65,21 +65,21 @@ def _line(error: Exception) -> str:
 
 @contextmanager
 def noting_what_passes(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
-    """Tags a run that fails by what passes, so that it is no attempt at the batch that it claimed.
+    """Tags a run that fails with a temporary error, so that it does not count as an attempt.
 
     Args:
-        instance: records the run.
-        run_id: of the run.
+        instance: the instance that records the run.
+        run_id: the run's id.
     """
     try:
         yield
     except Exception as error:
         line = " ".join(told(error).split())[:_LONGEST_LINE]
         noted = f"{run_id} {line}" if passes(error) else ""
-        # Without the tag, it is an attempt.
+        # Without the tag, it counts as an attempt.
         with suppress(Exception):
             run = instance.get_run_by_id(run_id)
-            # A RetryPolicy has the step executed again, which the last error ends.
+            # With a RetryPolicy, the step is executed again, and its last error decides.
             if run is not None and noted != run.tags.get(PASSES, ""):
                 instance.add_run_tags(run_id, {PASSES: noted})
         raise

@@ -1,8 +1,8 @@
-"""Replicas of tables in Dagster: one asset a table."""
+"""Replicas of tables in Dagster: one asset per table."""
 
-from ..client.replicas.postgres import PostgresReplicas
-from ..client.table_spec import TableSpec
-from ..spark.replicas.target import DeltaReplicas, IcebergReplicas
+from ..client.replicas.postgres.location import PostgresReplicas
+from ..client.replicas.spec import TableSpec
+from ..spark.replicas.location import DeltaReplicas, IcebergReplicas
 from .definitions import build_table_replicas
 
 __all__ = [

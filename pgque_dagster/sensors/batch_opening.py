@@ -1,4 +1,4 @@
-"""Opens the next batch of a consumer; of a partitioned one, that of each slot."""
+"""Opens the next batch of a consumer, or of each slot of a partitioned consumer."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -26,22 +26,22 @@ def open_batches(
     consumer: AssetConsumer,
     read_infos: Callable[[], Mapping[tuple[str, str], ConsumerInfo]],
 ) -> list[ConsumerState] | str:
-    """Opens the consumer's batches that are due.
+    """Opens the due batches of a consumer.
 
     Args:
         instance: knows whether the consumer had runs before.
         client: the database.
-        states: the state of the consumer, then those of its slots.
+        states: the state of the consumer, then the states of its slots.
         limits: which batches to open.
         consumer: says where a new consumer starts, and how many slots it has.
-        read_infos: reads how much waits for each consumer, by (queue, name); called if no batch is
+        read_infos: returns what waits for each consumer, by (queue, name); called if no batch is
             open.
 
     Returns:
-        The states that have a batch open, or the reason why there is none.
+        The states that have an open batch, or the reason why there is none.
 
     Raises:
-        CallRefused: if subconsumers share the consumer.
+        CallRefused: if the consumer has subconsumers.
     """
     main = states[0]
     if not main.queue_exists:
@@ -93,11 +93,11 @@ def _why_no_batch(
 def _open_slots(
     client: Client, states: Sequence[ConsumerState], limits: Limits, partitions: int | None
 ) -> list[ConsumerState] | str:
-    """Opens the batches of slots that are due.
+    """Opens the due batches of slots.
 
     If the asset wants another number of slots, each slot gets its events up to the same tick and no
-    farther. When all of these are acked, the number changes. Slots that somebody has unsubscribed
-    are named while the others have nothing to open.
+    further. Once all of these are acked, the number changes. If somebody has unsubscribed slots,
+    they are named while the other slots have nothing to open.
 
     Raises:
         InvalidArgument: if the consumer is registered without slots.
@@ -105,9 +105,9 @@ def _open_slots(
     main, *slots = states
     if main.role != "partitioned":
         assert partitions is not None
-        # Raises the error that says how to go on.
+        # Raises the error that says what to do.
         client.run(subscribe_slots(main.queue, main.consumer, partitions))
-    # A slot is named i/n. There are fewer than n if somebody has unsubscribed some.
+    # A slot is named i/n. If somebody has unsubscribed some, there are fewer than n.
     now = int(str(slots[0].slot).rpartition("/")[2])
     if partitions is None:
         return f"the consumer has {now} slots: set partitions={now} on its asset"
@@ -126,7 +126,7 @@ def _open_slots(
             f"Subscribe them, from the last tick on, with: select pgque.subscribe_slots("
             f"'{queue}', '{consumer}', {partitions});"
         )
-    # The oldest batch first, so that each slot has its turn if few runs are requested at a time.
+    # The oldest batch comes first, so that each slot has its turn if only few runs are requested.
     return sorted(opened, key=lambda slot: slot.batch_id or 0)
 
 

@@ -1,4 +1,4 @@
-"""The options that sensors and schedules share: which batches are opened, and how often tried."""
+"""The options that sensors and schedules share: which batches are opened, and their attempts."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -9,9 +9,9 @@ import dagster as dg
 from ..client import Limits
 from ..client.ranges import count_problem, duration_problem
 
-OnExhausted = Literal["park", "dead_letter"]
+OnExhausted = Literal["hold", "dead_letter"]
 
-# Runs that fail before they claim are not limited in number, so the wait between them grows.
+# The number of runs that fail before they claim is not limited, so the wait between them grows.
 _LONGEST_WAIT = timedelta(minutes=10)
 
 
@@ -48,8 +48,8 @@ class BatchPolicy:
         """Checks the options.
 
         Args:
-            kind: whose options they are, a sensor's or a schedule's.
-            more: what is wrong with its other options; None for what is not.
+            kind: what has the options, a sensor or a schedule.
+            more: problems with its other options; None for an option without a problem.
 
         Raises:
             DagsterInvalidDefinitionError: if one is out of range.

@@ -1,7 +1,7 @@
-"""`build_pgque_schedule`: at fixed times, one run for each consumer, with a batch of what is there.
+"""`build_pgque_schedule`: at fixed times, one run for each consumer, with a batch of its events.
 
-It takes the place of a sensor, and requests runs as the sensor does: with the same claims, attempts
-and tags.
+It replaces a sensor, and requests runs as the sensor does: with the same claims, attempts and
+tags.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,20 +25,20 @@ def build_pgque_schedule(
     max_events: int = DEFAULT_MAX_EVENTS,
     max_attempts: int = 3,
     backoff: timedelta = timedelta(seconds=10),
-    on_exhausted: OnExhausted = "park",
+    on_exhausted: OnExhausted = "hold",
     default_status: dg.DefaultScheduleStatus = dg.DefaultScheduleStatus.STOPPED,
 ) -> dg.ScheduleDefinition:
-    """Builds a schedule that starts the runs of the assets' consumers, in place of a sensor.
+    """Builds a schedule that starts the runs of the assets' consumers, instead of a sensor.
 
-    At each of its times it requests one run for each consumer with events, for one batch of up to
-    `max_events`. What is left waits for the next time. Batches that fail are retried at the next
+    At each scheduled time it requests one run for each consumer with events, for one batch of up to
+    `max_events`. Further events wait for the next time. Failed batches are retried at the next
     times, as with `build_pgque_sensor`.
 
     Args:
         assets: assets made by `@pgque_asset`, of one database, each with its own consumer.
-        cron_schedule: when, such as `0 * * * *` for every hour.
+        cron_schedule: the times, such as `0 * * * *` for every hour.
         name: the schedule's name; by default `pgque_schedule`, with the database in front.
-        execution_timezone: of `cron_schedule`; by default UTC.
+        execution_timezone: the time zone of `cron_schedule`; by default UTC.
         max_events: the approximate maximum number of events in a batch; a tick is never split.
         max_attempts: as for `build_pgque_sensor`.
         backoff: as for `build_pgque_sensor`.

@@ -1,10 +1,9 @@
 """`build_pgque_sensor`: requests one run for each batch of each consumer.
 
-The sensor opens the batch and the run claims it. `run_requests.py` decides which batches get a run.
+The sensor opens the batch and the run claims it. `run_requests.py` decides which batches get runs.
 """
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
 from datetime import timedelta
@@ -12,20 +11,18 @@ from functools import partial
 
 import dagster as dg
 
-from ..client import Client, PgqueError
 from ..client.ranges import DEFAULT_MAX_EVENTS, count_problem, duration_problem
 from ..project.consumers import AssetConsumer, consumers_of, database_of, repository_of
 from ..project.database import DEFAULT_DATABASE
 from ..project.keys import switching_on
-from ..project.resource import PgqueResource, takes_resource, takes_resources
+from ..project.resource import PgqueResource, takes_resources
 from .batch_policy import BatchPolicy, OnExhausted
-from .run_requests import BatchFinder, Findings, without_step_process
-from .shards import ShardFinder
-from .tick_wait import WAITS, is_notified, listen, share_of_wait
+from .databases import DatabasesFinder
+from .run_requests import Findings, without_step_process
+from .tick_wait import WAITS, share_of_wait
 
 # Dagster ends an evaluation after a minute.
 _LONGEST_WAIT = timedelta(seconds=30)
-_WAIT_FOR_RUNS = 1.0  # seconds; no NOTIFY tells of an ack
 
 
 def build_pgque_sensor(
@@ -37,7 +34,7 @@ def build_pgque_sensor(
     max_age: timedelta = timedelta(seconds=60),
     max_attempts: int = 3,
     backoff: timedelta = timedelta(seconds=10),
-    on_exhausted: OnExhausted = "park",
+    on_exhausted: OnExhausted = "hold",
     tick_wait: timedelta = timedelta(seconds=5),
     minimum_interval_seconds: int = 1,
     with_checks: bool = True,
@@ -59,15 +56,15 @@ def build_pgque_sensor(
         max_attempts: how many runs may claim a batch and fail. Runs that end before they claim do
             not count.
         backoff: the wait after the first failure; it doubles with each run, up to 10 minutes.
-        on_exhausted: what happens to a batch after its last attempt has failed. `park` keeps it and
+        on_exhausted: what happens to a batch after its last attempt has failed. `hold` keeps it and
             the batches after it, until somebody materializes the asset by hand. `dead_letter` makes
             all its events dead letters and continues with the next batch.
         tick_wait: how long an evaluation that finds nothing to do waits for a tick. The sensors of
             a code location share this time, because Dagster evaluates them one after another.
         minimum_interval_seconds: the minimum time between the starts of two evaluations. Dagster's
             daemon starts one every 5 seconds at most, and with `WarmRunLauncher` every second.
-        with_checks: whether runs execute the checks that are defined on the assets, too. Those that
-            are a part of an asset are executed always.
+        with_checks: whether runs also execute the checks that other definitions have on the assets.
+            Checks that are part of an asset are always executed.
         default_status: RUNNING, or STOPPED until somebody switches the sensor on in the UI.
 
     Returns:
@@ -97,53 +94,16 @@ def build_pgque_sensor(
         tags={WAITS: "true"} if tick_wait else None,
     )
 
-    if shards:
-
-        @as_sensor()
-        @takes_resources(shards)
-        def shards_sensor(
-            context: dg.SensorEvaluationContext, resources: Mapping[str, PgqueResource]
-        ) -> dg.SensorResult | dg.SkipReason:
-            repository = repository_of(context)
-            config = without_step_process(repository, shards_sensor.job_name)
-            ends_at = time.monotonic() + share_of_wait(tick_wait, repository)
-            with ExitStack() as stack:
-                finder = ShardFinder(context, resources, consumers, policy, config, stack)
-                findings = finder.find()
-                while not findings.requests and (left := ends_at - time.monotonic()) > 0:
-                    time.sleep(min(left, _WAIT_FOR_RUNS))
-                    findings = finder.find()
-            return _result(context, findings, with_checks=with_checks)
-
-        return shards_sensor
-
     @as_sensor()
-    @takes_resource(database)
+    @takes_resources(shards or [database.name])
     def pgque_sensor(
-        context: dg.SensorEvaluationContext, pgque: PgqueResource
+        context: dg.SensorEvaluationContext, resources: Mapping[str, PgqueResource]
     ) -> dg.SensorResult | dg.SkipReason:
         repository = repository_of(context)
         config = without_step_process(repository, pgque_sensor.job_name)
-        ticks = pgque.ticking == "sensor"
-        seconds = share_of_wait(tick_wait, repository)
-        ends_at = time.monotonic() + seconds
-        try:
-            with pgque.client() as client:
-                finder = BatchFinder.of(context, pgque, client, database, policy, config)
-
-                def find() -> Findings:
-                    if ticks:
-                        client.ticker()
-                    # A cursor that is lost, or of another version, changes the order alone.
-                    return finder.find(consumers, first=context.cursor)
-
-                findings = _find_within(seconds, find, client, consumers, ticks=ticks)
-        except PgqueError as error:
-            # Skip, because raising would record a failed evaluation every few seconds.
-            context.log.warning(str(error))
-            # Each evaluation that logs something leaves a file in Dagster's home.
-            time.sleep(max(0.0, ends_at - time.monotonic()))
-            return dg.SkipReason(str(error))
+        with ExitStack() as stack:
+            finder = DatabasesFinder(context, resources, consumers, policy, config, stack)
+            findings = finder.find_within(share_of_wait(tick_wait, repository))
         return _result(context, findings, with_checks=with_checks)
 
     return pgque_sensor
@@ -159,7 +119,7 @@ def _result(
         context.log.info(reason)
     requests = findings.requests
     if not with_checks:
-        # A run of some of the job's assets has all of their checks, although the job has none.
+        # A run of some of the job's assets executes all their checks, although the job has none.
         requests = [request.with_replaced_attrs(asset_check_keys=[]) for request in requests]
     return dg.SensorResult(run_requests=requests, cursor=findings.next_first)
 
@@ -169,33 +129,9 @@ def _problem_of_shards(assets: Sequence[dg.AssetsDefinition], policy: BatchPolic
         return "asset with databases=[…] needs a sensor of its own"
     if policy.max_attempts == 1:
         return (
-            "max_attempts must be more than 1: after a failure, each shard's batch is tried alone"
+            "max_attempts must be more than 1: after a failure, each shard's batch is retried alone"
         )
     return None
-
-
-def _find_within(
-    seconds: float,
-    find: Callable[[], Findings],
-    client: Client,
-    consumers: Sequence[AssetConsumer],
-    *,
-    ticks: bool,
-) -> Findings:
-    """Finds batches. As long as none needs a run, waits for ticks and acks and looks again.
-
-    With `ticks`, nobody else ticks, so `find` does, and is called each second.
-    """
-    ends_at = time.monotonic() + seconds
-    if seconds:
-        listener = listen(client, sorted({consumer.queue for consumer in consumers}))
-    findings = find()
-    while not findings.requests and (left := ends_at - time.monotonic()) > 0:
-        looks = findings.is_consuming or ticks
-        wait = min(left, _WAIT_FOR_RUNS) if looks else left
-        if is_notified(listener, wait) or looks:
-            findings = find()
-    return findings
 
 
 def _description(

@@ -8,21 +8,21 @@ _OF_RUN = dg.DagsterEventType.RUN_FAILURE
 
 
 def why_failed(instance: dg.DagsterInstance, run_id: str) -> str:
-    """Returns why a run failed: the error of its step, or else what ended the run.
+    """Returns why a run failed: the error of its step, or otherwise what ended the run.
 
     Args:
-        instance: recorded the run.
-        run_id: of the run.
+        instance: the instance that recorded the run.
+        run_id: the run's id.
     """
     logs = instance.all_logs(run_id, of_type={_OF_STEP, _OF_RUN})
     events = [entry.get_dagster_event() for entry in logs if entry.is_dagster_event]
     for event in events:
         error = event.step_failure_data.error if event.event_type is _OF_STEP else None
         if error is not None:
-            # What the step raised is the cause of an error of Dagster's own.
+            # The exception of the step is the cause of Dagster's own error.
             return _sentence((error.cause or error).message)
     told = next((event.message for event in events if event.message), None)
-    return _sentence(told or "its process ended without a word, such as by a kill")
+    return _sentence(told or "its process ended without a message, such as by a kill")
 
 
 def _sentence(message: str) -> str:

@@ -1,4 +1,4 @@
-"""`build_pgque_observation_sensor`: records what the asset pages of queues show."""
+"""`build_pgque_observation_sensor`: records the figures that the asset pages of queues show."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -22,18 +22,18 @@ def build_pgque_observation_sensor(
     interval: timedelta = timedelta(minutes=5),
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
-    """Builds the sensor that observes each queue and its dead letters once in each interval.
+    """Builds the sensor that observes each queue and its dead letters once per interval.
 
-    The numbers among the metadata are plotted on the asset's page: depth, events per second, the
-    lag of the slowest consumer in seconds, and dead letters. Tables name each consumer with its
-    asset and how far it is behind, and what is wrong and what to do.
+    The asset's page plots the numbers in the metadata: depth, events per second, the lag of the
+    slowest consumer in seconds, and dead letters. Tables list each consumer with its asset and its
+    lag, and problems with their solutions.
 
     Args:
         queues: the queues' names.
         database: the key of the PgqueResource whose database has the queues.
         name: the sensor's name; by default `pgque_observation_sensor`, with the database in front.
         interval: the time between two observations of a queue. Each observation stays in Dagster's
-            event log for ever.
+            event log forever.
         default_status: RUNNING, or STOPPED until somebody switches the sensor on in the UI.
 
     Returns:
@@ -58,7 +58,7 @@ def build_pgque_observation_sensor(
         default_status=default_status,
         description=(
             f"Records depth, rate, lag and dead letters for each of {', '.join(queues)} every "
-            f"{interval}, and who consumes, what is parked and what to do, as observations of the "
+            f"{interval}, and who consumes, what is held and what to do, as observations of the "
             "queue and of its dead letters. It only reads. While it is off, their pages show old "
             f"numbers and the plots have a gap.{switching_on(default_status)}"
         ),

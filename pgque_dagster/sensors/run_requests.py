@@ -1,8 +1,8 @@
-"""Decides which batches get a run now, for sensors and schedules alike.
+"""Decides which batches get a run now, for both sensors and schedules.
 
-One query reads the states of all consumers, another their runs, and a third one what waits for
-those without a batch, so that even hundreds of consumers need few queries. Only a consumer whose
-next batch is due needs queries of its own.
+One query reads the states of all consumers, another their runs, and a third what waits for those
+without a batch, so even hundreds of consumers need few queries. Only a consumer whose next batch is
+due needs queries of its own.
 """
 
 import time
@@ -19,9 +19,9 @@ from ..client import Batch, BatchNotOpen, Client, ConnectionFailed, ConsumerInfo
 from ..client.batch import (
     ack_empty,
     give_up,
+    hold,
     needs_run,
     note_failing,
-    park,
     release,
     set_aside_epoch,
 )
@@ -35,7 +35,7 @@ from ..project.deployment import consuming_asset, key_names, note_consumers
 from ..project.keys import BATCH_ID, DIED, INCARNATION, WARM, of_shard, run_of_owner
 from ..project.queue_report import name_batch
 from ..project.resource import PgqueResource
-from .attempts import Exhausted, next_attempt, why_failing
+from .attempts import Exhausted, RecordedRun, next_attempt, why_failing
 from .batch_opening import open_batches
 from .batch_policy import BatchPolicy
 from .failures import why_failed
@@ -51,7 +51,7 @@ _OpenBatch = tuple[AssetConsumer, ConsumerState]
 
 @dataclass
 class Findings:
-    """The runs to request, and why other batches get none.
+    """The runs to request, and why other batches get no run.
 
     Attributes:
         is_consuming: whether a batch has an unfinished run.
@@ -66,14 +66,14 @@ class Findings:
 
 @dataclass(frozen=True)
 class BatchFinder:
-    """Opens the batches that are due and decides which of the open batches get a run.
+    """Opens the due batches and decides which of the open batches get a run.
 
     Args:
         instance: records the runs.
         client: a client that may consume.
         policy: when batches are opened and how many attempts they get.
-        asks: the deployment and the location for which to consume; consumers of others are refused.
-        run_config: of the runs.
+        asks: the deployment and location that consume; consumers of others are refused.
+        run_config: the configuration of runs.
         time_limit: after this time the remaining consumers are left to the next evaluation.
     """
 
@@ -94,10 +94,10 @@ class BatchFinder:
         policy: BatchPolicy,
         run_config: Mapping[str, Any] | None,
     ) -> Self:
-        """Returns that of an evaluation, which notes what the code location consumes.
+        """Returns the requests of an evaluation, and records what the code location consumes.
 
         Raises:
-            InvalidArgument: if this process consumes from the database under another name, too.
+            InvalidArgument: if this process also consumes from the database under another name.
         """
         database.refuse_second_name(client)
         deployment = pgque.deployment_of(context.instance)
@@ -128,7 +128,7 @@ class BatchFinder:
         incarnation = str(self.client.incarnation()) if opened else ""
         runs = self._recorded_runs(opened, incarnation)
         findings.is_consuming = any(
-            not record.dagster_run.is_finished for records in runs.values() for record in records
+            not each.run.is_finished for records in runs.values() for each in records
         )
         for consumer, state in opened:
             if time.monotonic() >= ends_at:
@@ -150,7 +150,7 @@ class BatchFinder:
     def _open_due(
         self, consumers: Sequence[AssetConsumer], findings: Findings, ends_at: float
     ) -> list[_OpenBatch]:
-        """Opens the batches that are due. Returns all open batches."""
+        """Opens the due batches. Returns all open batches."""
         names = [(consumer.queue, consumer.name) for consumer in consumers]
         states: dict[tuple[str, str], list[ConsumerState]] = {}
         for state in self.client.run(consumer_states(names, self.policy.limits)):
@@ -183,46 +183,47 @@ class BatchFinder:
         return opened
 
     def _enter(self, main: ConsumerState, consumer: AssetConsumer) -> None:
-        """Makes a new consumer that of its asset. Refuses one of another asset."""
+        """Assigns a new consumer to its asset. Refuses a consumer of another asset."""
         asset = replace(self.asks, assets=key_names(consumer.asset_keys))
         if main.role is not None and main.belongs_to != asset:
             self.client.run(enter_deployment(main.queue, main.consumer, asset))
 
     def _recorded_runs(
         self, opened: Sequence[_OpenBatch], incarnation: str
-    ) -> Mapping[int, list[dg.RunRecord]]:
+    ) -> Mapping[int, list[RecordedRun]]:
         """Returns the runs of all open batches, by the id of the batch.
 
-        The incarnation is part of the query, because batch ids repeat in other databases.
+        The incarnation is part of the query, because batch ids repeat across databases.
         """
-        runs: dict[int, list[dg.RunRecord]] = {}
+        runs: dict[int, list[RecordedRun]] = {}
         if not opened:
             return runs
         ids = [str(state.batch_id) for _, state in opened]
-        # All of them are of one database.
+        # All of them are in one database.
         shard = opened[0][0].shard
         tags = {of_shard(BATCH_ID, shard): ids, of_shard(INCARNATION, shard): incarnation}
         for record in self.instance.get_run_records(dg.RunsFilter(tags=tags)):
             run = BatchRun.read(record.dagster_run.tags, shard=shard)
             if run is not None:
-                runs.setdefault(run.batch_id, []).append(record)
+                runs.setdefault(run.batch_id, []).append(
+                    RecordedRun(record.dagster_run, record.create_timestamp, run)
+                )
         return runs
 
     def _decide(
-        self, consumer: AssetConsumer, state: ConsumerState, runs: Sequence[dg.RunRecord]
+        self, consumer: AssetConsumer, state: ConsumerState, runs: Sequence[RecordedRun]
     ) -> int | str:
-        """Returns the number of the batch's next run, or why it gets none."""
-        shard = consumer.shard
+        """Returns the number of the batch's next run, or why it gets no run."""
         state = self._without_dead_owner(state, runs)
         assert state.batch_id is not None
-        decision = next_attempt(state, runs, self.policy, shard=shard)
-        if isinstance(decision, Exhausted) and state.parked_reason is None:
+        decision = next_attempt(state, runs, self.policy)
+        if isinstance(decision, Exhausted) and state.held_reason is None:
             since = self.client.run(set_aside_epoch(state.batch_id))
             if since is not None:
-                decision = next_attempt(state, runs, self.policy, since=since, shard=shard)
+                decision = next_attempt(state, runs, self.policy, since=since)
         if isinstance(decision, Exhausted):
             return self._end_attempts(consumer, state, decision)
-        if (why := why_failing(runs, shard)) and not state.is_live:
+        if (why := why_failing(runs)) and not state.is_live:
             with suppress(BatchNotOpen):
                 self.client.run(note_failing(state.batch_id, state.epoch, why))
         # A batch that already had a run has events.
@@ -233,11 +234,11 @@ class BatchFinder:
         return decision
 
     def _without_dead_owner(
-        self, state: ConsumerState, runs: Sequence[dg.RunRecord]
+        self, state: ConsumerState, runs: Sequence[RecordedRun]
     ) -> ConsumerState:
         """Releases the lease of a run whose process is known to be dead."""
         owner = run_of_owner(state.owner)
-        is_dead = owner in (record.dagster_run.tags.get(DIED) for record in runs)
+        is_dead = owner in (each.run.tags.get(DIED) for each in runs)
         if not state.is_live or owner is None or not is_dead:
             return state
         assert state.batch_id is not None and state.owner is not None and state.epoch is not None
@@ -269,11 +270,11 @@ class BatchFinder:
     def _end_attempts(
         self, consumer: AssetConsumer, state: ConsumerState, exhausted: Exhausted
     ) -> str:
-        """Parks the batch, or makes its events dead letters if no run of it is unfinished."""
+        """Holds the batch, or makes its events dead letters if no run of it is unfinished."""
         assert state.batch_id is not None and state.epoch is not None
         attempts = f"after {exhausted.attempts} attempt{'' if exhausted.attempts == 1 else 's'}"
         attempts += f", the last in run {exhausted.last_run_id[:8]}"
-        if self.policy.on_exhausted == "park":
+        if self.policy.on_exhausted == "hold":
             what_to_do = _what_to_do(consumer, state)
         elif exhausted.unfinished_run_id is not None:
             what_to_do = (
@@ -284,12 +285,12 @@ class BatchFinder:
             lease = self._claim(state).lease
             events = self.client.run(give_up(lease, f"batch given up {attempts}"))
             return f"{name_batch(state)}: given up {attempts}; its {events} events are dead letters"
-        reason = state.parked_reason
+        reason = state.held_reason
         if reason is None:
             why = why_failed(self.instance, exhausted.last_run_id)
             reason = f"{attempts}: {why}; {what_to_do}"
-            self.client.run(park(state.batch_id, state.epoch, reason))
-        return f"{name_batch(state)}: parked {reason}"
+            self.client.run(hold(state.batch_id, state.epoch, reason))
+        return f"{name_batch(state)}: held {reason}"
 
     def _claim(self, state: ConsumerState) -> Batch:
         batch = Holder.of(state).claim(
@@ -298,7 +299,7 @@ class BatchFinder:
             ttl=_GIVE_UP_TTL,
             batch_id=state.batch_id,
         )
-        # Without a batch of that id, the claim raises.
+        # If there is no batch with that id, the claim raises.
         assert batch is not None
         return batch
 
@@ -323,12 +324,12 @@ def without_step_process(
 ) -> dict[str, Any] | None:
     """Returns the configuration of runs that lets the default executor use the run's process.
 
-    Such a run has one step, for which the default executor would start another process, with
-    imports and a Spark session of its own. An executor that the project chose is left alone.
+    Such a run has one step, for which the default executor would start another process, with its
+    own imports and Spark session. An executor that the project chose is left alone.
 
     Args:
-        repository: of the code location; None in a test.
-        job_name: of the job that the runs are of.
+        repository: the repository of the code location; None in a test.
+        job_name: the job of the runs.
     """
     if repository is None or job_name is None:
         return None

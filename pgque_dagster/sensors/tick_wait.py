@@ -1,4 +1,4 @@
-"""Lets an evaluation wait for the next tick, since Dagster evaluates sensors seldom."""
+"""Lets an evaluation wait for the next tick, because Dagster evaluates sensors rarely."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -16,9 +16,9 @@ WAITS = "pgque/waits_for_ticks"
 
 
 def listen(client: Client, queues: Sequence[str]) -> psycopg.Connection[Any]:
-    """Has the client's connection get a NOTIFY for each tick of the queues, and returns it.
+    """Makes the client's connection listen for each tick of the queues, and returns it.
 
-    Behind a transaction pooler it gets none.
+    Behind a transaction pooler it gets no NOTIFY.
     """
     with client.transaction() as connection:
         for queue in queues:
@@ -27,7 +27,7 @@ def listen(client: Client, queues: Sequence[str]) -> psycopg.Connection[Any]:
 
 
 def is_notified(listener: psycopg.Connection[Any], seconds: float) -> bool:
-    """Waits for a tick. Returns whether there was one, also since the last wait."""
+    """Waits for a tick. Returns whether there was one since the last wait."""
     with translated():
         return bool(list(listener.notifies(timeout=seconds, stop_after=1)))
 
@@ -38,8 +38,8 @@ def share_of_wait(total: timedelta, repository: dg.RepositoryDefinition | None) 
     Dagster evaluates sensors one after another, so the sensors of a code location share the time.
 
     Args:
-        total: for all of them together.
-        repository: of the code location; None in a test, where no sensor waits.
+        total: the time for all of them together.
+        repository: the repository of the code location; None in a test, where no sensor waits.
     """
     if repository is None:
         return 0.0

@@ -16,8 +16,8 @@ def build_pgque_ticker_sensor(
 ) -> dg.SensorDefinition:
     """Builds the sensor that ticks and maintains all queues, if `ticking` is `sensor`.
 
-    The sensors of batches tick, too, while they wait. Events wait for a tick as long as the daemon
-    is down. If the resource's `ticking` has another value, the sensor does nothing.
+    Batch sensors tick, too, while they wait. While the daemon is down, events wait for a tick.
+    If the resource's `ticking` has another value, the sensor does nothing.
 
     Args:
         database: the key of the PgqueResource whose queues are ticked.
@@ -31,7 +31,7 @@ def build_pgque_ticker_sensor(
 
     @dg.sensor(
         name=name or of.named("pgque_ticker_sensor"),
-        # A daemon that starts one every 5 seconds passes by one that is due in a millisecond.
+        # A daemon that starts one every 5 seconds misses one that is due in a millisecond.
         minimum_interval_seconds=4,
         default_status=default_status,
         description=(

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from .cluster.executor_errors import clear_executor_errors as clear_executor_errors
     from .cluster.java import JavaMissing as JavaMissing
     from .cluster.shipping import ship as ship
+    from .data_source import register as register
     from .payload.changes import parse_changes as parse_changes
     from .payload.payloads import parse_payloads as parse_payloads
-    from .sharded import ShardedBatch as ShardedBatch
+    from .sharded_batch import ShardedBatch as ShardedBatch
     from .sinks.delta.sink import DeltaSink as DeltaSink
     from .sinks.files.sink import ParquetSink as ParquetSink
     from .sinks.iceberg.sink import IcebergSink as IcebergSink
     from .sinks.postgres.once import once_per_batch as once_per_batch
     from .sinks.postgres.sink import PostgresSink as PostgresSink
-    from .source import register as register
     from .testing import batch_from_rows as batch_from_rows
 
 _MODULES = {
@@ -33,14 +33,14 @@ _MODULES = {
     "PackageMissing": "cluster.executor_errors",
     "ParquetSink": "sinks.files.sink",
     "PostgresSink": "sinks.postgres.sink",
-    "ShardedBatch": "sharded",
+    "ShardedBatch": "sharded_batch",
     "SparkBatch": "batch",
     "batch_from_rows": "testing",
     "clear_executor_errors": "cluster.executor_errors",
     "once_per_batch": "sinks.postgres.once",
     "parse_changes": "payload.changes",
     "parse_payloads": "payload.payloads",
-    "register": "source",
+    "register": "data_source",
     "ship": "cluster.shipping",
 }
 

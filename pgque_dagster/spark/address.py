@@ -1,4 +1,4 @@
-"""The address of the database for Spark's hosts: the URL, or where each host finds it."""
+"""The address of the database for Spark's hosts: a URL, or where each host finds the URL."""
 
 import os
 import socket
@@ -16,7 +16,7 @@ from ..client.errors import InvalidArgument
 class DatabaseAddress:
     """A database URL, or the name of a variable or file that holds it on each host.
 
-    A host uses the environment variable if it is set, else the file if it exists, else the URL.
+    A host uses the environment variable if it is set, otherwise the file if it exists, or the URL.
     Executors get only these attributes. To keep a password out of query plans, name a variable or
     a file that all hosts have.
 
@@ -61,7 +61,7 @@ class DatabaseAddress:
         """Returns the URL to use on this host.
 
         Raises:
-            InvalidArgument: if this host has none.
+            InvalidArgument: if this host has no URL.
         """
         missing = []
         if self.url_env:

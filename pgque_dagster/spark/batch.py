@@ -4,10 +4,11 @@ The claim collects the events that failed, and its ack writes them. So the resul
 commit together with its retries and dead letters.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, timedelta
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import psycopg
@@ -19,7 +20,6 @@ from ..client.batch import Batch, read_plan
 from ..client.errors import InvalidArgument
 from ..client.models import ReadPlan
 from ..client.read_batch import ReadBatch
-from ..client.sharded import ShardedClaim
 from . import failed_events
 from .address import DatabaseAddress
 from .cluster.session import check_open
@@ -39,13 +39,13 @@ DRIVER_SIDE_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True)
 class BatchAttempt:
-    """What sinks need to know about an attempt at a batch, and users do not.
+    """The internals of an attempt at a batch, for sinks.
 
     Attributes:
         claim: the claim.
-        url: the database, as the driver reaches it. It may contain a password.
+        url: the database URL for the driver. It may contain a password.
         address: how executors find the database.
-        written: the sinks that have this attempt's results.
+        written: the sinks that already have this attempt's results.
     """
 
     claim: ReadBatch
@@ -55,7 +55,7 @@ class BatchAttempt:
 
     @property
     def identity(self) -> str:
-        """A name of the batch that no other batch has, not even one of a new installation."""
+        """A unique name of the batch, even across installations."""
         claim = self.claim
         made_at = claim.info().end.astimezone(UTC)
         return f"{claim.queue}/{claim.consumer}/{claim.batch_id}@{made_at.isoformat()}"
@@ -67,17 +67,19 @@ class SparkBatch:
     Args:
         spark: the session to make DataFrames in.
         batch: the claim.
-        url: the database, as the driver reaches it.
+        url: the database URL for the driver.
         slices: the maximum number of partitions of a large batch.
         address: how executors find the database; None for the same URL.
 
     Raises:
-        InvalidArgument: if the session was stopped, or is one of Connect that would show the
+        InvalidArgument: if the session was stopped, or is a Connect session that would show the
             password in the address.
     """
 
-    # Whether malformed events are left to the check before publishing. Only a step sets it.
+    # Whether malformed events are left to the check before publishing. Only a step sets this.
     settles_late = False
+    # The batches that it consists of, by the names of their shards.
+    members: "Mapping[str, SparkBatch]" = MappingProxyType({})
 
     def __init__(
         self,
@@ -123,14 +125,14 @@ class SparkBatch:
         return self.plan.events
 
     @property
-    def _is_small(self) -> bool:
-        """Whether the driver reads the batch itself."""
+    def is_small(self) -> bool:
+        """Whether the driver itself reads the batch, because it has few events."""
         plan = self.plan
         return plan.events <= DRIVER_SIDE_EVENTS and plan.bytes <= DRIVER_SIDE_BYTES
 
     @cached_property
     def plan(self) -> ReadPlan:
-        """How the batch is read; has its sizes and times, too."""
+        """The plan for reading the batch, with its sizes and times."""
         return read_plan(self._batch, self._slices)
 
     @cached_property
@@ -151,7 +153,7 @@ class SparkBatch:
             InvalidArgument: if events have no such column.
         """
         wanted = arrow.check_columns(columns)
-        if self._is_small:
+        if self.is_small:
             schema = arrow.spark_schema(wanted)
             return self.spark.createDataFrame(self._read_here(wanted), schema=schema)
         address = self._attempt.address
@@ -165,10 +167,10 @@ class SparkBatch:
         on_malformed: OnMalformed = "dead_letter",
         max_malformed: float = DEFAULT_MAX_MALFORMED,
     ) -> DataFrame:
-        """Returns the JSON payloads as columns, without those that do not fit the schema.
+        """Returns the JSON payloads as columns, without payloads that do not fit the schema.
 
-        A payload is malformed if it is not a JSON object, if a value cannot be read as its field's
-        type exactly, or if a field declared NOT NULL is missing or null, at any depth:
+        A payload is malformed if it is not a JSON object, if a value cannot be read exactly as its
+        field's type, or if a field declared NOT NULL is missing or null, at any depth:
         docs/payloads.md. The reason is stored with each malformed event. If too many events are
         malformed, the schema is probably wrong: the call raises, and no event is set aside.
 
@@ -179,8 +181,8 @@ class SparkBatch:
                 raises; `keep` returns them with null in all fields.
             max_malformed: the share of the batch's events that `dead_letter` may set aside. If more
                 are malformed, and at least 5, the call raises. If all are and they are fewer, it
-                raises if the consumer finished no well-formed event before, or if
-                with its last 45 events they are too many. All calls on a batch count together, and
+                raises if the consumer has finished no well-formed event before, or if they are
+                too many together with its last 45 events. All calls on a batch count together, and
                 each event counts once. 1.0 allows all, and such a call does not count for others.
                 `fail` and `keep` ignore it.
 
@@ -217,8 +219,8 @@ class SparkBatch:
             key: the columns of the schema that identify a row: the table's primary key.
             keep: event columns to put before the others.
             missing_columns: `malformed` makes an insert or update malformed if it lacks a column
-                of the schema, for example because the column was renamed. `null` reads null in its
-                place, unless the column is part of the key or NOT NULL.
+                of the schema, such as after the column was renamed. `null` reads null instead,
+                unless the column is part of the key or NOT NULL.
             on_malformed: what happens to events that cannot be read, as for `payload`.
             max_malformed: as for `payload`.
 
@@ -244,9 +246,9 @@ class SparkBatch:
     ) -> None:
         """Schedules events for another delivery. Takes effect with the ack.
 
-        The ids are computed now and kept until the ack, with eight bytes each. The ack raises
-        `EventNotInBatch`, and changes nothing, if an id is not of this batch. An event passed
-        to `dead_letter` as well becomes a dead letter only.
+        The ids are computed now and kept until the ack, with eight bytes each. If an id is not in
+        this batch, the ack raises `EventNotInBatch` and changes nothing. An event also passed to
+        `dead_letter` only becomes a dead letter.
 
         Args:
             events: a DataFrame with the column ev_id, or ids. Duplicates count once.
@@ -282,17 +284,18 @@ class SparkBatch:
             step: receives the connection. If it raises, the batch is not acked.
 
         Raises:
-            InvalidArgument: if the events are those of a window, or rows, which are not acked.
+            InvalidArgument: if the events come from a window, from rows, or from several shards.
         """
         if not isinstance(self._batch, Batch):
             raise InvalidArgument(
-                "only a claimed batch is acked, so nothing runs before the ack of a window or rows",
+                "only a claimed batch is acked, and only by its own database: nothing runs before "
+                "the ack of a window, of rows, or of the batches of several shards",
                 "Store its rows directly.",
             )
         self._batch.before_ack(step)
 
     def close(self) -> None:
-        """Frees what `payload` and `changes` persisted, and reports of tasks."""
+        """Frees what `payload` and `changes` persisted, and the reports of tasks."""
         while self._parsed:
             self._parsed.pop().forget()
 
@@ -310,7 +313,7 @@ class SparkBatch:
         kept = arrow.check_columns(keep) if keep else ()
         parsing.check_clash(form, kept)
         how = parsing.EventParsing(form, kept)
-        if self._is_small:
+        if self.is_small:
             parsed = how.table(self._read_here(how.needed))
             if policy == "keep":
                 rows = parsing.without_reasons(parsed)
@@ -339,12 +342,12 @@ class SparkBatch:
 
 
 def attempt_of(batch: SparkBatch) -> BatchAttempt:
-    """Returns what sinks need to know about a batch.
+    """Returns the internals of an attempt at a batch, for sinks.
 
     Raises:
-        InvalidArgument: if the batch is one of several shards.
+        InvalidArgument: if the batch is made of several shards.
     """
-    if isinstance(batch.claim, ShardedClaim):
+    if batch.claim.shards:
         raise InvalidArgument(
             "this sink does not store the events of several shards",
             "Return the DataFrame, and let an IO manager store it (in YAML, a sink).",

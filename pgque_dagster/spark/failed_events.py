@@ -22,8 +22,8 @@ def collect(
         reason: one reason for all, or a column of the DataFrame.
 
     Returns:
-        The ids, without duplicates if they came from a DataFrame, and the reasons as `Batch.nack`
-        takes them.
+        The ids, without duplicates if they came from a DataFrame, and the reasons in the form that
+        `Batch.nack` takes.
 
     Raises:
         InvalidArgument: if the DataFrame has no column of ids or the column has nulls, or if the
@@ -50,7 +50,7 @@ def from_table(table: pa.Table) -> tuple["array[int]", list[str | None]]:
     table = table.rename_columns(["id", "reason"])
     ids = table.column("id")
     if pc.count_distinct(ids).as_py() < len(ids):
-        # Single-threaded, so that which duplicate's reason wins is deterministic.
+        # Single-threaded, so that it is deterministic which duplicate's reason is kept.
         table = table.group_by("id", use_threads=False).aggregate([("reason", "first")])
         table = table.rename_columns({"reason_first": "reason"})
     return ids_of(table.column("id")), _texts(table.column("reason"))
@@ -66,7 +66,7 @@ def _id_column(events: DataFrame) -> Column:
     if not isinstance(found, IntegralType):
         raise InvalidArgument(
             f"the column ev_id is of type {found.simpleString()}, but ids are whole numbers",
-            "Pass the ids as events() and payload() give them.",
+            "Pass the ids that events() and payload() return.",
         )
     return f.col("ev_id").cast("bigint").alias("id")
 

@@ -17,7 +17,7 @@ _INTEGER, _BIGINT = 2**31 - 1, 2**63 - 1
 
 @dataclass(frozen=True)
 class ConnectorOptions:
-    """Options: the fields of the subclass, of which those without a default are required.
+    """The options are the fields of the subclass; fields without a default are required.
 
     Attributes:
         address: the database: the first of the options `url_env`, `url_file` and `url` that the
@@ -37,8 +37,8 @@ class ConnectorOptions:
             options: the options; their names are in lower case.
 
         Raises:
-            InvalidArgument: if an option is missing or malformed, or does not exist, which Spark
-                would pass on. The error names the nearest.
+            InvalidArgument: if an option is missing, malformed or unknown (Spark would accept an
+                unknown one). The error names the nearest option.
         """
         known = [each for each in fields(cls) if each.name != "address"]
         names = sorted((*_ADDRESS, *(each.name for each in known)))
@@ -122,7 +122,7 @@ class WriteOptions(ConnectorOptions):
     type: str | None = None
 
 
-# How the text of an option is read, or the largest number that it may be; else it is the value.
+# How to parse the text of an option, or its largest number; otherwise the text is the value.
 _READ: dict[str, Callable[[str], Any] | int] = {
     "batch_id": _BIGINT,
     "slices": _INTEGER,

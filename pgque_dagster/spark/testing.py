@@ -29,12 +29,12 @@ def batch_from_rows(
 ) -> SparkBatch:
     """Makes a batch of rows, to test a function that takes a batch. It needs no server.
 
-    The function reads it as any batch. What it passes to `nack` and `dead_letter`, and the
-    malformed events of `payload` and `changes`, are counted in `batch.claim.requested`. What needs
-    the database raises: an ack, a step of `before_ack`, and a sink's `write`.
+    The function reads it like any batch. What it passes to `nack` and `dead_letter`, and the
+    malformed events of `payload` and `changes`, are counted in `batch.claim.requested`. Operations
+    that need the database raise: an ack, a step of `before_ack`, and a sink's `write`.
 
     Args:
-        spark: the session; `local[1]` will do.
+        spark: the session; `local[1]` is enough.
         rows: the events, which get the ids 1, 2, …: payloads, as `client.send` takes them; an
             `Event`, which has a type and a key as well; or a `Message`, which also has its time and
             its number of deliveries, and keeps its own id.
@@ -60,7 +60,7 @@ def batch_from_rows(
 
 
 def _columns(number: int, row: Payload | Event | Message, now: datetime) -> dict[str, Any]:
-    """Returns the columns of an event, as a batch of a server has them."""
+    """Returns the columns of an event as a server's batch has them."""
     kind, data, *extras = row_of(row, "default")
     columns = {"ev_id": number, "ev_time": now, "ev_txid": number, "ev_type": kind, "ev_data": data}
     columns |= {f"ev_extra{n}": value for n, value in enumerate(extras, start=1)}
@@ -70,18 +70,22 @@ def _columns(number: int, row: Payload | Event | Message, now: datetime) -> dict
 
 
 class _NoDatabase:
-    """Stands where other batches have the session of a database."""
+    """Replaces the session of a database."""
 
     def run(self, call: object) -> NoReturn:
-        """Refuses what needs the database."""
+        """Refuses operations that need the database."""
         raise InvalidArgument(
             "a batch made of rows has no database",
             "Test what the function returns; to store or ack, claim a batch from a server.",
         )
 
+    def incarnation(self) -> NoReturn:
+        """Refuses: it is that of a database."""
+        self.run(None)
+
 
 class _Rows(ReadBatch):
-    """The claim of a batch of rows, which nobody else can have."""
+    """The claim of a batch of rows, which nobody else can claim."""
 
     keeper = None
 
@@ -114,7 +118,7 @@ class _BatchOfRows(SparkBatch):
         self._events = events
 
     @property
-    def _is_small(self) -> bool:
+    def is_small(self) -> bool:
         return True
 
     @cached_property

@@ -1,5 +1,5 @@
--- Returns a queue's newest dead letters; with a limit of null, all of them. There are none of a queue
--- that does not exist.
+-- Returns a queue's newest dead letters; with a limit of null, all of them. Returns none if the queue
+-- does not exist.
 create or replace function pgque.dlq_inspect(i_queue_name text, i_limit_count integer default 100)
 returns setof pgque.dead_letter
 language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp as $$
@@ -57,7 +57,7 @@ begin
     if i_event_id is null or i_ev_time is null then
         perform pgque.refuse_value(
             'a dead letter needs the id and the time of its event', null,
-            'Pass ev_id and ev_time as pgque.get_batch_events(batch_id) gives them.');
+            'Pass ev_id and ev_time as returned by pgque.get_batch_events(batch_id).');
     end if;
     perform pgque.check_may_settle(v_sub, null, null);
     select b.sub_consumer into v_consumer
@@ -91,7 +91,7 @@ begin
 end;
 $$;
 
--- Says how a consumer fared before an open batch: how many events it finished, at most i_events, and
+-- Returns how a consumer fared before an open batch: how many events it finished, at most i_events, and
 -- how many of its newest i_events event ids are dead letters or wait for a retry. All slots of a
 -- partitioned consumer count together: an event is finished when each slot has passed it.
 create or replace function pgque.finished_before(

@@ -40,7 +40,7 @@ $$;
 -- Replays the dead letters of a queue that match, the oldest first, otherwise like dlq_replay_all.
 -- i_reason is a pattern of LIKE. i_since (inclusive) and i_until (exclusive) limit the time at which
 -- the events became dead letters. With i_max_id only dead letters up to this id are replayed: several
--- calls with one i_max_id replay no event that was given up again meanwhile. Dead letters that another
+-- calls with one i_max_id replay no event that was given up again in between. Dead letters that another
 -- session is replaying are skipped.
 -- locks: the dead letters. writes: dead_letter, retry_queue, the queue's current event table.
 create or replace function pgque.dlq_replay_matching(
@@ -90,9 +90,9 @@ begin
 end;
 $$;
 
--- Makes a dead letter, which the caller has locked, an event for its consumer only. Refused if the
--- queue accepts no events, or the consumer is not registered, or if the batch of the event is open:
--- whoever takes that over gets the event again, and may give it up again. A retry of it is removed.
+-- Makes a dead letter, which the caller has locked, an event for its consumer only. Refused if the queue
+-- accepts no events, the consumer is not registered, or the batch of the event is open: a worker that
+-- takes that over gets the event again, and may give it up again. A retry of the event is removed.
 -- locks: none beyond the caller's. writes: dead_letter, retry_queue, the queue's current event table.
 create or replace function pgque.resend_dead_letter(i_dead_letter pgque.dead_letter)
 returns bigint

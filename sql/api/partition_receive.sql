@@ -1,6 +1,6 @@
--- How a slot is read. Its batches are those of a normal consumer with one more condition, on the
--- hash of the key, and claim_batch takes the slot's name, consumer#slot/n. A worker that has the
--- slot by claim_slot gets its batch in pages, which the slot's position records:
+-- How a slot is read. Its batches are those of a normal consumer with one more condition, on the hash of
+-- the key, and claim_batch takes the slot's name, consumer#slot/n. A worker that claimed the slot with
+-- claim_slot gets its batch in pages, which the slot's position records:
 --   lease_ttl  set while the slot is read in pages; then ack_batch and the like are refused
 --   page_from  the last event of the open batch that was acked
 --   page_to    the last event of the page; the highest number if nothing comes after it

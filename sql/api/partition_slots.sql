@@ -136,7 +136,7 @@ begin
             raise exception 'consumer "%" on queue "%" is another one', v_name, i_queue
                 using errcode = 'PQ015',
                       hint = format('Slot %s of consumer "%s" needs that name: unregister the '
-                                    'other one, or choose another name.', v_slot, i_consumer);
+                                    'other consumer, or choose another name.', v_slot, i_consumer);
         end if;
         v_sub := pgque.find_subscription(i_queue, v_name);
         v_tick := v_sub.sub_last_tick;
@@ -191,8 +191,8 @@ begin
 end;
 $$;
 
--- For clients of version 0.3, which call it: later events of a key never wait for one that failed,
--- which was the policy skip. It goes with version 0.5.
+-- For clients of version 0.3, which call it: later events of a key never wait for one that failed, which
+-- was the policy skip. It goes with version 0.5.
 create or replace function pgque.set_partition_policy(
     i_queue text, i_consumer text, i_on_failure text)
 returns void
@@ -212,10 +212,10 @@ begin
 end;
 $$;
 
--- Takes a slot's lease, or renews it for the worker that has it. Returns the epoch, which grows with
--- every change of the worker, or null while another worker has a live lease or a batch of claim_batch
--- is open, whose results may be stored already.
--- locks: of two workers at once the second waits for the first. writes: position_log.
+-- Takes a slot's lease, or renews it for the worker that has it. Returns the epoch, which grows with every
+-- change of the worker; or null while another worker has a live lease, or a batch of claim_batch, whose
+-- results may be stored already, is open.
+-- locks: of two concurrent workers the second waits for the first. writes: position_log.
 create or replace function pgque.claim_slot(
     i_queue text, i_consumer text, i_slot integer, i_worker text,
     i_ttl interval default '30 seconds')

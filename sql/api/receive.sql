@@ -24,11 +24,11 @@ begin
 end;
 $$;
 
--- Returns all messages of the consumer's open or next batch, in order of msg_id; until the ack, the same
--- ones again. A batch of more than i_max_return messages is refused, because ack would finish those
--- that were not returned, too; its SQLSTATE and text are those that PgQue's clients know. Batches
--- without events are finished. A maximum of null returns no message and opens no batch. Like
--- next_batch, it has no SET clause.
+-- Returns all messages of the consumer's open or next batch, in order of msg_id, and the same ones again
+-- until the ack. A batch of more than i_max_return messages is refused, because ack would also finish those
+-- that were not returned; its SQLSTATE and text are those that PgQue's clients know. Batches without events
+-- are finished. A maximum of null returns no message and opens no batch. Like next_batch, it has no SET
+-- clause.
 -- locks: those of open_batch and finish_batch. writes: the same.
 create or replace function pgque.receive(
     i_queue text, i_consumer text, i_max_return integer default 100)
@@ -63,8 +63,8 @@ begin
 end;
 $$;
 
--- Reads messages of an open batch, one more than are asked for if it has more. JIT is off for the
--- reason that get_batch_events has.
+-- Reads messages of an open batch, one more than requested if it has more. JIT is off for the same reason
+-- as in get_batch_events.
 create or replace function pgque.read_messages(i_batch_id bigint, i_max_return integer)
 returns setof pgque.message
 language plpgsql set search_path = pgque, pg_catalog, pg_temp set jit = off

@@ -1,9 +1,9 @@
 -- Gives a partitioned consumer another number of slots, once all its slots stand at one tick without an
--- open batch. Until then a call asks for it: the slots get events up to the tick that the first of them
--- has reached, and no farther. Repeat the call until it returns 0; it returns how many slots have not
--- arrived. What was asked for is forgotten 10 minutes after the last call, and by a call with the
--- present number. Events are delivered once, and in the order of their keys; retries and dead letters
--- go to the new slot of their key. Workers must then claim slots of the new number.
+-- open batch. Until then each call renews the request: the slots get events up to the tick that the first
+-- of them has reached, and no further. Repeat the call until it returns 0; it returns how many slots have
+-- not arrived. The request is forgotten 10 minutes after the last call, and by a call with the current
+-- number. Events are delivered once, and in the order of their keys; retries and dead letters go to the
+-- new slot of their key. Workers must then claim slots of the new number.
 -- locks: the consumer's row in partition_consumer, its retries and dead letters; waits for concurrent
 -- moves of its slots. writes: partition_consumer, partition_slot_base, consumer, subscription_base,
 -- position_log, consumer_deployment, retry_queue, dead_letter, tick_request, the queue's current event
@@ -72,9 +72,9 @@ begin
 end;
 $$;
 
--- Returns where the next batch of a slot ends: at i_next_tick, but no farther than where the slots meet
--- while another number of them is asked for; null if there is no next batch. Until it has arrived
--- there, a slot always has one, whatever limits the caller has set.
+-- Returns where the next batch of a slot ends: at i_next_tick, but no further than where the slots meet
+-- while another number of slots is requested; null if there is no next batch. Until it has arrived there,
+-- a slot always has a next batch, no matter which limits the caller has set.
 create or replace function pgque.limit_to_change(
     i_sub_id integer, i_last_tick bigint, i_next_tick bigint)
 returns bigint
@@ -123,10 +123,10 @@ begin
 end;
 $$;
 
--- Gives the new slots what the earlier ones have apart from their position: the deployment, retries,
--- dead letters, and events after the tick i_tick that are redelivered to an earlier slot alone.
--- Adoption of a restored database gives a slot events of other slots too, which stay behind. Then it
--- removes the earlier slots.
+-- Gives the new slots what the earlier ones have apart from their position: the deployment, retries, dead
+-- letters, and events after the tick i_tick that are redelivered only to an earlier slot. Adoption of a
+-- restored database gives a slot events of other slots too, which stay behind. Then it removes the earlier
+-- slots.
 -- locks: the retries and dead letters. writes: consumer_deployment, retry_queue, dead_letter,
 -- subscription_base, tick_request, the queue's current event table.
 create or replace function pgque.hand_over(
@@ -141,7 +141,7 @@ declare
     v_snapshot   pg_snapshot := (pgque.find_tick(i_queue.queue_id, i_tick)).tick_snapshot;
     v_rows       bigint;
 begin
-    -- Waits for sessions that move a retry or replay a dead letter now; these become events.
+    -- Waits for sessions that are moving a retry or replaying a dead letter; these become events.
     perform from pgque.retry_queue r where r.ev_owner = any (v_old_ids) for update;
     perform from pgque.dead_letter d
     where d.dl_queue_id = i_queue.queue_id and d.dl_consumer_id = any (v_consumers)

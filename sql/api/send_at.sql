@@ -1,6 +1,6 @@
--- Publishes one event at a given time, or at once if that time is past. Returns the event's id if it
--- was sent, else the id of the scheduled entry, for cancel_scheduled. Ids of entries are 2^52 or
--- higher, ids of events are lower.
+-- Publishes one event at a given time, or at once if that time is past. Returns the event's id if it was
+-- sent; otherwise the id of the scheduled entry, for cancel_scheduled. Ids of entries are 2^52 or higher,
+-- ids of events are lower.
 -- locks: the queue's row, against its end. writes: delayed_events, or the current event table.
 create or replace function pgque.send_at(
     i_queue text, i_type text, i_payload text, i_deliver_at timestamptz)
@@ -75,10 +75,10 @@ begin
 end;
 $$;
 
--- Sends the entries that are due in the order of their times, at most the 100,000 oldest of each queue.
--- Returns their number. Entries of a queue closed by disable_insert wait until it is opened, and if
--- those of a queue cannot be sent, a warning says why. Sequential scans are disabled, because the plan
--- may have been cached when there were few entries.
+-- Sends the due entries in the order of their times, at most the 100,000 oldest of each queue. Returns
+-- their number. Entries of a queue closed by disable_insert wait until it is opened; if a queue's entries
+-- cannot be sent, a warning says why. Sequential scans are disabled, because the plan may have been cached
+-- when there were few entries.
 -- locks: the entries; those that another session holds are left to it. writes: delayed_events, current
 -- event tables.
 create or replace function pgque.maint_deliver_delayed()

@@ -85,7 +85,7 @@ begin
                 when i_idem_key is null then 'the idempotency key is null'
                 else format('an idempotency key has 1 to 1000 bytes, this one has %s',
                             octet_length(i_idem_key)) end,
-            hint = 'Pass a text that is the same whenever the same event is sent again.';
+            hint = 'Pass a text that is the same each time the same event is sent.';
     end if;
     perform pgque.refuse_value(
         'no idempotency key that lives for %s', i_ttl::text,

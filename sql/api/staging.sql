@@ -1,8 +1,8 @@
 -- Opens a staging table, so that many connections can write events that one transaction publishes. Each
 -- connection COPYs into the table that staging_table names, and reports its transaction and number of
--- events. publish_staging publishes the events of the given transactions, so those of repeated attempts
--- do not count. Only the role that opened it, its members and admins may publish or abort it. The table
--- is unlogged; publishing fails if a crash of the server lost events.
+-- events. publish_staging publishes the events of the given transactions, so events of repeated attempts
+-- do not count. Only the role that opened it, its members and admins may publish or abort it. The table is
+-- unlogged; publishing fails if a crash of the server lost events.
 -- locks: none. writes: staging, the catalog.
 create or replace function pgque.open_staging(i_queue text)
 returns bigint
@@ -84,7 +84,7 @@ begin
     if v_events is distinct from i_events then
         raise exception 'staging % holds % of % events', i_staging_id, v_events,
                         coalesce(i_events::text, 'null')
-            using errcode = 'PQ022', hint = 'Nothing was published. The server crashed meanwhile, '
+            using errcode = 'PQ022', hint = 'Nothing was published. The server crashed in between, '
                                             'or the numbers are wrong: write the events again.';
     end if;
     update pgque.staging s set published = v_events, used_at = clock_timestamp()

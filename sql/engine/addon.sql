@@ -1,11 +1,11 @@
--- The add-ons that have maintenance, which is their function maint().
+-- The add-ons that have maintenance: those with a function maint().
 create or replace view pgque.addon_maintenance as
 select a.addon_name
 from pgque.addon a
 where to_regprocedure(format('%I.maint()', a.addon_name)) is not null;
 
--- Does the maintenance of an add-on, and returns how many things that did. Returns 0 for an add-on that
--- was removed meanwhile.
+-- Runs the maintenance of an add-on, and returns how many things it did. Returns 0 if the add-on has
+-- been removed in the meantime.
 -- locks: those of that function. writes: the same.
 create or replace function pgque.maint_addon(i_addon_name text)
 returns bigint
@@ -22,8 +22,8 @@ end;
 $$;
 
 -- Creates the queue <add-on>.<name>, which logs what is published in an add-on, if it is missing.
--- Refuses a queue that was created otherwise, because it may have other events, and it has its name by
--- mistake: no message reaches it. Returns the name of the queue.
+-- Refuses a queue that was created in another way, because it may have other events and only shares the
+-- name: no message would reach it. Returns the name of the queue.
 -- locks: those of create_queue. writes: the same, queue.
 create or replace function pgque.create_log(i_addon_name text, i_name text)
 returns text
@@ -45,8 +45,8 @@ begin
 end;
 $$;
 
--- Lets roles execute the functions of an add-on that have the given names, in all of their forms. Fails
--- for a name that is none.
+-- Lets roles execute the functions of an add-on that have the given names, with all argument lists.
+-- Fails if a name belongs to no function.
 -- locks: none. writes: the catalog.
 create or replace function pgque.grant_execute(i_schema text, i_roles text, i_names text)
 returns void

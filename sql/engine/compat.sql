@@ -1,5 +1,5 @@
--- Names from PgQ and PgQue for functions that have another name here, so that SQL written for them
--- runs unchanged.
+-- Functions of PgQ and PgQue that have another name here, so that SQL written for those runs
+-- unchanged.
 
 -- send_batch under the core's argument names.
 create or replace function pgque.insert_event_bulk(queue_name text, ev_type text, ev_data_list text[])

@@ -11,8 +11,8 @@ begin
 end;
 $$;
 
--- Looks up a queue by its name, or raises an error that says what to do. No other function raises that
--- error.
+-- Looks up a queue by its name, or raises an error that says what to do. Only this function raises
+-- that error.
 create or replace function pgque.find_queue(i_queue text)
 returns pgque.queue
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
@@ -86,7 +86,7 @@ begin
             errcode = 'PQ002',
             message = format('not subscriber to queue: consumer "%s" %s', i_consumer, case
                 when v_main.n is null then format('is not registered on queue "%s"', i_queue)
-                else format('is no slot on queue "%s", where "%s" has %s slots now', i_queue,
+                else format('is not a slot on queue "%s", where "%s" has %s slots now', i_queue,
                             v_main.co_name, v_main.n) end),
             hint = case
                 when v_main.n is null then format(
@@ -112,8 +112,8 @@ end;
 $$;
 
 -- Called when a consumer or batch is not found: raises a serialization failure if this transaction may
--- not see it. A transaction sees a position of each registration, unless its snapshot is older than a
--- compaction.
+-- be unable to see it. A transaction sees a position of each registration, unless its snapshot is older
+-- than a compaction.
 create or replace function pgque.check_positions_visible()
 returns void
 language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
@@ -129,7 +129,7 @@ end;
 $$;
 
 -- Refuses an isolation level stricter than READ COMMITTED. A function that truncates must see every
--- committed row, or it would lose the rows that came after an old snapshot.
+-- committed row; otherwise it would lose rows that came after an old snapshot.
 create or replace function pgque.check_read_committed(i_work text)
 returns void
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$

@@ -1,6 +1,6 @@
 -- Sets how long the logs of positions and ticks keep rows that an old snapshot may still read; returns
--- that time. A transaction whose snapshot is older gets a serialization failure when it reads a log for
--- the first time, and a dump lacks the rows.
+-- that time. A transaction whose snapshot is older gets a serialization failure when it first reads a
+-- log, and a dump lacks the rows.
 -- locks: the rows of log_rotation. writes: log_rotation.
 create or replace function pgque.set_snapshot_patience(p_patience interval)
 returns interval

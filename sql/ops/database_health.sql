@@ -1,6 +1,6 @@
 -- Checks the logs of positions, ticks and counters: whether one grows because it is not rotated, and which
 -- session locks it or may still read the half that was left. A log below 16 MB is ok, and so are ticks
--- that are needed.
+-- that are still needed.
 create or replace function pgque.log_health(out status text, out detail text)
 language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
@@ -54,7 +54,7 @@ select null::text, 'restored_database',
        case when c.origin_id <> o.origin_id
             then 'restored from a dump and not adopted, nothing moves: run select '
                  'pgque.adopt_restored_database();'
-            else 'transaction ids are of this cluster' end
+            else 'transaction ids are from this cluster' end
 from pgque.config c
 cross join pgque.origin o
 union all

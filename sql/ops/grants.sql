@@ -1,5 +1,5 @@
 -- The last file: revokes everything that the earlier files created from PUBLIC, and grants each
--- role its functions. Functions that are in no list below are internal.
+-- role its functions. Functions that are not listed below are internal.
 revoke all on schema pgque from public;
 revoke all on all tables in schema pgque from public;
 revoke all on all sequences in schema pgque from public;
@@ -7,13 +7,13 @@ revoke all on all routines in schema pgque from public;
 
 grant usage on schema pgque to pgque_reader, pgque_writer, pgque_admin;
 
--- Earlier versions gave other rights.
+-- Earlier versions granted other rights.
 revoke all on
     pgque.queue, pgque.consumer, pgque.tick, pgque.subscription, pgque.retry_queue,
     pgque.event_template, pgque.idem
 from pgque_reader, pgque_writer, pgque_admin;
 
--- Payloads that wait are for those who read payloads.
+-- Waiting payloads may be read by roles that read payloads.
 grant select on
     pgque.config, pgque.dead_letter, pgque.delayed_events, pgque.retry_queue,
     pgque.partition_consumer, pgque.partition_slot, pgque.partition_slot_status
@@ -26,7 +26,7 @@ to pgque_reader, pgque_writer, pgque_admin;
 -- It shows every producer's keys.
 grant select on pgque.idem to pgque_admin;
 
--- The functions that a role may call, by their names: all functions of a name, or none.
+-- The functions that a role may call, by name: all functions of a name, or none.
 do $$
 declare
     v record;
@@ -40,7 +40,7 @@ begin
              'abort_staging cancel_scheduled current_event_table dlq_replay dlq_replay_all
              dlq_replay_matching insert_event insert_event_bulk open_staging publish_staging send
              send_at send_batch send_idem snapshot_tick source_columns staging_table table_shape'),
-            -- The triggers, but for capture_change, run as the role that changes the row, and so do the
+            -- The triggers, except capture_change, run as the role that changes the row, and so do the
             -- functions that they call.
             ('pgque_writer',
              'capture capture_change capture_columns capture_gap capture_relations capture_rows

@@ -1,6 +1,6 @@
--- Returns what is wrong and what to do about it: a row for each queue and check, and for each consumer
--- the rows consumer_lag:<name>, held_batch:<name> and failing_batch:<name>. Checks of the whole database have no queue. The
--- status is ok, warning or critical.
+-- Returns problems and what to do about them: a row for each queue and check, and for each consumer the
+-- rows consumer_lag:<name>, held_batch:<name> and failing_batch:<name>. Checks of the whole database have
+-- no queue. The status is ok, warning or critical.
 create or replace function pgque.queue_health()
 returns table (queue_name text, check_name text, status text, detail text)
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off
@@ -24,7 +24,7 @@ begin
 end;
 $$;
 
--- A queue gets a tick at least once per idle period, so without a tick for twice this time no ticker is
+-- A queue gets a tick at least once per idle period, so if it gets none for twice this time, no ticker is
 -- running, whether events were sent or not.
 create or replace view pgque.ticker_health (queue_name, check_name, status, detail) as
 select q.queue_name, 'ticker_running',
@@ -41,7 +41,7 @@ select q.queue_name, 'ticker_running',
             when t.age <= 2 * q.queue_ticker_idle_period + interval '10 seconds'
             then format('last tick %s ago', t.age)
             when q.queue_external_ticker
-            then format('last tick %s ago, due after %s: see to the external ticker that feeds '
+            then format('last tick %s ago, due after %s: check the external ticker that feeds '
                         'this queue', t.age, q.queue_ticker_idle_period)
             else format('last tick %s ago, due after %s: see that pgque.ticker() is called, by '
                         'pgque.start() or by a ticker process', t.age, q.queue_ticker_idle_period)
@@ -51,9 +51,9 @@ cross join lateral (
     select date_trunc('milliseconds', clock_timestamp() - q.tick_time) as age
 ) t;
 
--- Says what keeps rotation from emptying the next event table although no consumer is behind: the
--- sessions whose snapshots it waits for, who locks the table, or unread events in it, written by a
--- writer that asked for the current table long ago. Null if nothing does.
+-- Returns what keeps rotation from emptying the next event table although no consumer is behind: the
+-- sessions whose snapshots it waits for, who locks the table, or unread events in it, from a writer that
+-- asked for the current table long ago. Null if nothing does.
 create or replace function pgque.rotation_obstacle(i_queue pgque.queue)
 returns text
 language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
@@ -82,7 +82,7 @@ begin
                    'and not pg_visible_in_snapshot(ev_txid, $2))', v_table)
     into v_unread using pg_snapshot_xmin(v_floor), v_floor;
     if v_unread then
-        return format('table %s, which is emptied next, still gets events: whoever loads into it has '
+        return format('table %s, which is emptied next, still gets events: its loader has '
                       'to ask pgque.current_event_table(%L) before each load', v_table,
                       i_queue.queue_name);
     end if;
@@ -90,7 +90,7 @@ begin
 end;
 $$;
 
--- Rotation is due once per interval (rotation_interval) if the queue has events. It is held up if
+-- Rotation is due once per interval (rotation_interval) if the queue has events. It is blocked if
 -- maintenance does not run, or if a consumer still needs the oldest events.
 create or replace view pgque.rotation_health (queue_name, check_name, status, detail) as
 select q.queue_name, 'rotation_health',
@@ -141,7 +141,7 @@ left join lateral (
 ) kept on true;
 
 -- Checks for event tables that rotation skips because a writer still fills them: tables that are not
--- current, have events from before the last four periods, although no consumer is behind, and got some
+-- current, have events from before the last four periods although no consumer is behind, and got some
 -- since the last rotation. Tables smaller than 64 kB are ignored.
 create or replace function pgque.left_table_health()
 returns table (queue_name text, check_name text, status text, detail text)
@@ -174,7 +174,7 @@ begin
         check_name := format('left_table:%s', v_table.relation);
         status := 'warning';
         detail := format('%s holds events since %s (%s) and is not emptied, since it still gets some: '
-                         'whoever loads into it has to ask pgque.current_event_table(%L) before each '
+                         'its loader has to ask pgque.current_event_table(%L) before each '
                          'load', v_table.relation, date_trunc('seconds', v_first),
                          pg_size_pretty(v_table.bytes), v_table.name);
         return next;
@@ -182,16 +182,16 @@ begin
 end;
 $$;
 
--- Returns the captured tables whose changes do not all become events.
+-- Returns the captured tables of which some changes do not become events.
 create or replace view pgque.capture_health (queue_name, check_name, status, detail) as
 select c.queue_name, 'captured_table:' || c.table_name, 'critical',
-       format('%s; the queue may lack changes until its owner mends that', c.problem)
+       format('%s; the queue may lack changes until its owner fixes that', c.problem)
 from pgque.captured_tables() c
 where c.problem is not null;
 
--- Returns the consumers of assets that their code location has no longer, and of code locations that were
--- not seen, although they are noted every two minutes while one of their sensors is on. A consumer that
--- works on without a sensor is left out: a schedule or somebody by hand starts its runs.
+-- Returns the consumers of assets that their location no longer has, and of locations that have not
+-- reported lately (note_location). It leaves out a consumer that has worked since the report: its runs are
+-- started in another way.
 create or replace view pgque.asset_health (queue_name, check_name, status, detail) as
 select distinct on (q.queue_name, n.co_name)
        q.queue_name, format('consumer_asset:%s', n.co_name),
@@ -202,8 +202,8 @@ select distinct on (q.queue_name, n.co_name)
               'pgque.unregister_consumer(%L, %L);',
               pgque.asset_name(d.deployment, d.location, d.assets),
               case when n.is_gone then 'which is gone from there'
-                   else format('of which no sensor was seen since %s: see that they and Dagster''s '
-                               'daemon run', date_trunc('seconds', l.seen_at)) end,
+                   else format('which was last seen at %s: check that it runs',
+                               date_trunc('seconds', l.seen_at)) end,
               n.co_name, q.queue_name, n.co_name)
 from pgque.code_location l
 join pgque.consumer_deployment d
@@ -222,7 +222,7 @@ where n.is_gone
    or l.seen_at + interval '10 minutes' < clock_timestamp()
       and l.seen_at + interval '10 minutes' > s.sub_active;
 
--- Checks the number of dead letters, and retries that are overdue.
+-- Checks the number of dead letters and the overdue retries.
 create or replace view pgque.failure_health (queue_name, check_name, status, detail) as
 with open_batch as materialized (select * from pgque.open_batches())
 select q.queue_name, 'dlq_health', case when d.dead_letters > 1000 then 'warning' else 'ok' end,
@@ -246,7 +246,7 @@ select q.queue_name, 'retry_backlog',
                         date_trunc('milliseconds', r.overdue),
                         case when r.overdue <= interval '5 minutes' then ''
                              when q.queue_disable_insert
-                             then ': the queue takes no events (disable_insert)'
+                             then ': the queue accepts no events (disable_insert)'
                              else ': see that pgque.maint() or maint_retry_events() is called' end)
        end
 from pgque.queue q
@@ -254,7 +254,7 @@ left join (
     select e.ev_queue, count(*) as retries, clock_timestamp() - min(e.ev_retry_after) as overdue
     from pgque.retry_queue e
     where e.ev_retry_after <= clock_timestamp()
-      -- As maint_retry_events, which leaves those of open batches.
+      -- As in maint_retry_events, which leaves retries of open batches.
       and not exists (select from open_batch b
                       where b.ev_owner = e.ev_owner
                         and pg_visible_in_snapshot(e.ev_txid, b.next_snapshot)
@@ -262,11 +262,11 @@ left join (
     group by e.ev_queue
 ) r on r.ev_queue = q.queue_id;
 
--- The lag of a consumer is compared with the queue's rotation period, because a longer lag holds up
--- rotation. It is the age of the first event that waits, with or without a tick: at most that of the tick
--- before it, and exactly where that is long ago, because finding the first event takes time. A parked batch is critical, because later
--- events wait; so is one that fails for 2 minutes by what passes. A lease that expired longer ago than the idle period is a warning, because no worker has
--- the batch.
+-- The lag of a consumer is compared with the queue's rotation period, because a longer lag blocks
+-- rotation. It is the age of the first event that waits, with or without a tick: at most the age of the tick
+-- before it, and exact if that is long ago, because finding the first event takes time. A held batch is
+-- critical, because later events wait; so is a batch that fails for 2 minutes with temporary errors. A lease
+-- that expired longer ago than the idle period is a warning, because no worker has the batch.
 create or replace view pgque.consumer_health (queue_name, check_name, status, detail) as
 with unticked as materialized (
     select q.queue_id, q.last_event_id - q.tick_event_seq as events,
@@ -317,8 +317,8 @@ from consumer c
 union all
 select c.queue_name, format('held_batch:%s', c.co_name),
        case when h.batch_id is null then 'ok' else 'critical' end,
-       case when h.batch_id is null then 'no batch is parked'
-            else format('batch %s of "%s" is parked since %s, and what follows it waits: %s',
+       case when h.batch_id is null then 'no batch is held'
+            else format('batch %s of "%s" is held since %s, and what follows it waits: %s',
                         h.batch_id, c.co_name, date_trunc('seconds', h.held_since), h.reason) end
 from consumer c
 left join pgque.held_batch h
@@ -329,8 +329,8 @@ select c.queue_name, format('failing_batch:%s', c.co_name),
        case when h.batch_id is null then 'ok'
             when h.held_since > clock_timestamp() - interval '2 minutes' then 'warning'
             else 'critical' end,
-       case when h.batch_id is null then 'no batch waits for a failure to pass'
-            else format('batch %s of "%s" fails since %s and is tried again until it succeeds; what '
+       case when h.batch_id is null then 'no batch waits for a temporary failure to end'
+            else format('batch %s of "%s" fails since %s and is retried until it succeeds; what '
                         'follows it waits: %s', h.batch_id, c.co_name,
                         date_trunc('seconds', h.held_since), h.reason) end
 from consumer c
@@ -343,8 +343,8 @@ select q.queue_name, 'lease_health',
                  > q.queue_ticker_idle_period * 5 + interval '5 minutes' then 'critical'
             else 'warning' end,
        case when l.expired is null then 'no lease has run out'
-            else format('%s: start a worker that claims it, or see why its worker stopped. A run of '
-                        'Dagster that died keeps the place of the next one until it is canceled',
+            else format('%s: start a worker that claims it, or see why its worker stopped. If a worker '
+                        'that died keeps the place of the next one, end it where it was started',
                         l.expired) end
 from pgque.queue q
 left join (

@@ -21,8 +21,8 @@ begin
 end;
 $$;
 
--- Unschedules the jobs; a run in progress ends with its next tick. If nothing was started, it does
--- nothing. It fails if pg_cron is in another database, where there may be jobs for this one.
+-- Unschedules the jobs; a run in progress ends with its next tick. Does nothing if nothing was started.
+-- Fails if pg_cron is in another database, which may have jobs for this one.
 -- locks: the row of config. writes: config, cron.job.
 create or replace function pgque.stop()
 returns void

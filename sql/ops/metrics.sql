@@ -1,7 +1,7 @@
 -- The metrics of queues. What a queue's consumers acked is the sum of its counters and of the events
 -- before their positions (schema/counters.sql).
 create or replace view pgque.queue_metric as
-with figures as materialized (  -- or the labels are made for each metric
+with figures as materialized (  -- otherwise the labels are computed for each metric
     select jsonb_build_object('queue', q.queue_name) as labels,
            array[q.depth,
                  coalesce(extract(epoch from clock_timestamp() - q.oldest_time), 0),
@@ -35,10 +35,10 @@ cross join (values
 ) m (nr, metric_name, metric_type)
 where f.figures[m.nr] is not null;
 
--- The metrics of consumers. Events without a tick are pending too, or a consumer would look idle while
--- no ticker runs. The lag is the age of the first that waits. A subconsumer has no counters, and without a batch no metrics; events of its open
--- batch are not finished, although the cursor of its main consumer is past them. An event counts as
--- finished once, however often it was delivered again.
+-- The metrics of consumers. Events without a tick are pending too; otherwise a consumer would look idle
+-- while no ticker runs. The lag is the age of the first event that waits. A subconsumer has no counters, and
+-- no metrics without a batch; events of its open batch are not finished, although the cursor of its main
+-- consumer is past them. A redelivered event counts as finished only once.
 create or replace view pgque.consumer_metric as
 with consumer as materialized (
     select jsonb_build_object('queue', q.queue_name, 'consumer', p.co_name) as labels,

@@ -2,8 +2,8 @@
 
 -- Returns the jobs that tick and maintain a database's queues, for this version of pg_cron. Since 1.5,
 -- jobs can run every few seconds; before, every minute. Each run ticks in a loop, a little longer than
--- until the next run is due: pg_cron never runs a job twice at the same time, but starts the next run
--- when the current one ends. So no tick is missed between runs.
+-- until the next run is due: pg_cron never runs a job twice at once, but starts the next run when the
+-- current one ends. So no tick is missed between runs.
 create or replace function pgque.cron_jobs(
     i_cron_version text, out job_name text, out schedule text, out command text)
 returns setof record
@@ -58,7 +58,7 @@ exception
 end;
 $$;
 
--- Says whether this database has pg_cron's schema and the role may use it.
+-- Returns whether this database has pg_cron's schema and the role may use it.
 create or replace function pgque.has_cron()
 returns boolean
 language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp

@@ -1,9 +1,9 @@
--- How the replicas of tables stand: what the last batch stored, and what the last comparison found.
+-- The state of table replicas: what the last batch stored, and what the last comparison found.
 
 -- Records a batch in the transaction of its ack. i_tables has an object for each table that the consumer
 -- replicates: table_name, location, is_stored (whether the batch changed the replica), is_copied and
--- row_count (after a copy), and added (by how many rows it grew; null if nobody knows, as of row_count).
--- Tables that are not among them are replicated no longer. A table that the batch left as it was is not
+-- row_count (after a copy), and added (by how many rows it grew; null if unknown, like row_count). Tables
+-- that are not in it are no longer replicated. A table that the batch did not change is not
 -- written.
 -- locks: none. writes: replica_status, and what name_replicas() does.
 create or replace function pgque.note_replicas(
@@ -14,7 +14,7 @@ declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
 begin
     if i_tick is null or jsonb_typeof(i_tables) is distinct from 'array' then
-        perform pgque.refuse_value('a batch of replicas has a tick and an array of tables', null,
+        perform pgque.refuse_value('a batch of replicas needs a tick and an array of tables', null,
                                    'Pass the tick that ends the batch.');
     end if;
     perform pgque.name_replicas(i_queue, i_consumer, array(
@@ -43,8 +43,8 @@ begin
 end;
 $$;
 
--- Notes which tables a consumer replicates, before its first batch says it. Of others nothing is known any
--- more: one that comes back is copied.
+-- Records which tables a consumer replicates, before its first batch does. It forgets everything about
+-- other tables: if one comes back, it is copied.
 -- locks: none. writes: replica_status, replica_table, replica_apart.
 create or replace function pgque.name_replicas(i_queue text, i_consumer text, i_tables text[])
 returns void
@@ -80,49 +80,75 @@ as $$
     where q.queue_name = i_queue and r.table_name = i_table;
 $$;
 
--- Records what comparing a replica with its table found: the tick and the rows of the table, and how the
--- two differ, null if they are equal; or why they were not compared, which leaves what the last
--- comparison found. So does a comparison of an earlier tick. i_copy is the copied_tick at its beginning.
+-- Records the result of comparing a replica with its table: the tick, the rows of the table, and the
+-- difference, null if they are equal; or why they were not compared, which leaves the last comparison's
+-- result. So does a comparison of an earlier tick. i_copy is the copied_tick at its beginning.
+-- If one part of the table was compared, i_part has its number, of how many, and what to keep with it.
+-- The parts that were compared since the same copy are kept. Of those that differ, the oldest is the table's
+-- result; without one, and once there are all, the oldest part.
 -- locks: none. writes: replica_status.
 create or replace function pgque.note_verified(
     i_queue text, i_consumer text, i_table text, i_copy bigint, i_tick bigint, i_rows bigint,
-    i_problem text, i_why_not text)
+    i_problem text, i_why_not text, i_part jsonb default null)
 returns void
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
-    v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+    v_sub      pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+    v_parts    jsonb;
+    v_tick     bigint := i_tick;
+    v_at       timestamptz := clock_timestamp();
+    v_rows     bigint := case when i_part is null then i_rows end;
+    v_problem  text := i_problem;
 begin
     if i_table is null or i_why_not is null and i_tick is null
-       or least(i_copy, i_tick, i_rows) < 0 then
-        perform pgque.refuse_value('a comparison has a table and a tick', null,
-                                   'Pass why_not if nothing was compared.');
+       or least(i_copy, i_tick, i_rows) < 0
+       or i_part is not null and (jsonb_typeof(i_part -> 'number') = 'number'
+                                  and jsonb_typeof(i_part -> 'of') = 'number') is not true then
+        perform pgque.refuse_value('a comparison needs a table and a tick', null,
+                                   'Pass why_not if nothing was compared, and number and of with a part.');
     end if;
     insert into pgque.replica_status (sub_id, table_name)
     values (v_sub.sub_id, i_table)
     on conflict (sub_id, table_name) do nothing;
     update pgque.replica_status r
-    set tried_at = clock_timestamp(), tried_copy = i_copy, unverified = i_why_not
-    where r.sub_id = v_sub.sub_id and r.table_name = i_table;
+    set tried_at = v_at, tried_copy = i_copy, unverified = i_why_not,
+        parts = case when i_why_not is not null then r.parts
+                     when i_part is not null then (
+                         select coalesce(jsonb_object_agg(p.key, p.value), '{}')
+                         from jsonb_each(r.parts) p
+                         where p.value @> jsonb_build_object('of', i_part -> 'of', 'copy', i_copy))
+                     || jsonb_build_object(i_part ->> 'number', i_part || jsonb_build_object(
+                            'copy', i_copy, 'tick', i_tick, 'at', v_at, 'rows', i_rows,
+                            'problem', i_problem)) end
+    where r.sub_id = v_sub.sub_id and r.table_name = i_table
+    returning r.parts into v_parts;
+    if i_part is not null and i_why_not is null then
+        select case when p.problem is not null or count(*) over () = (i_part ->> 'of')::integer
+                    then p.tick end, p.at, p.problem
+        into v_tick, v_at, v_problem
+        from jsonb_each(v_parts) e, jsonb_to_record(e.value) p (tick bigint, at timestamptz, problem text)
+        order by p.problem is null, p.tick
+        limit 1;
+    end if;
     update pgque.replica_status r
-    set row_count = case when r.counted_tick is null then coalesce(r.row_count, i_rows)
-                         else coalesce(i_rows, r.row_count) end,
-        counted_tick = case when i_rows is not null and (r.row_count is null or r.counted_tick is not null)
-                                then i_tick else r.counted_tick end,
-        batches = 0, verified_tick = i_tick, verified_at = clock_timestamp(),
-        verified_problem = i_problem
+    set row_count = case when r.counted_tick is null then coalesce(r.row_count, v_rows)
+                         else coalesce(v_rows, r.row_count) end,
+        counted_tick = case when v_rows is not null and (r.row_count is null or r.counted_tick is not null)
+                                then v_tick else r.counted_tick end,
+        batches = 0, verified_tick = v_tick, verified_at = v_at, verified_problem = v_problem
     where r.sub_id = v_sub.sub_id and r.table_name = i_table and i_why_not is null
-      and coalesce(r.verified_tick, 0) <= i_tick;
+      and coalesce(r.verified_tick, 0) <= v_tick;
 end;
 $$;
 
--- The replicas of all consumers, also those that were copied before there was a record of them.
--- is_copied says whether the last copy counts.
+-- The replicas of all consumers, including those that were copied before there was a record of them.
+-- is_copied tells whether the last copy counts.
 create or replace view pgque.replica_state as
 select q.queue_name, c.co_name as consumer_name, table_name, r.location, r.row_count, r.counted_tick,
        r.stored_tick, r.stored_at, r.copied_tick, r.copied_at, coalesce(r.batches, 0) as batches,
        r.verified_tick, r.verified_at, r.verified_problem, r.tried_at, r.tried_copy, r.unverified,
-       a.reason as failure, a.apart_since as failed_at, a.attempts, a.retry_at,
-       coalesce(t.incarnation = pgque.incarnation()::text, false) as is_copied
+       nullif(a.reason, '') as failure, a.apart_since as failed_at, a.attempts, a.retry_at,
+       coalesce(t.incarnation = pgque.incarnation()::text, false) as is_copied, a.copying, r.parts
 from pgque.replica_status r
 full join pgque.replica_table t using (sub_id, table_name)
 full join pgque.replica_apart a using (sub_id, table_name)
@@ -130,7 +156,7 @@ join pgque.subscription_base s using (sub_id)
 join pgque.queue q on q.queue_id = s.sub_queue
 join pgque.consumer c on c.co_id = s.sub_consumer;
 
--- Returns how the replicas of the consumers of a queue stand, or of all queues.
+-- Returns the state of the replicas of a queue's consumers, or of all queues.
 create or replace function pgque.replicas(i_queue text default null)
 returns setof pgque.replica_state
 language sql stable security definer set search_path = pgque, pg_catalog, pg_temp
@@ -140,8 +166,8 @@ as $$
     order by s.queue_name, s.consumer_name, s.table_name;
 $$;
 
--- A replica that differs is critical until a later comparison finds it equal, whatever is copied or
--- applied meanwhile.
+-- A replica that differs is critical until a later comparison finds it equal, even if batches or copies
+-- are applied in between.
 create or replace view pgque.replica_health (queue_name, check_name, status, detail) as
 select r.queue_name, format('replica:%s/%s', r.consumer_name, r.table_name),
        case when coalesce(r.failure, r.verified_problem) is not null then 'critical'
@@ -152,18 +178,21 @@ select r.queue_name, format('replica:%s/%s', r.consumer_name, r.table_name),
            format('stands apart since %s, while the other tables of "%s" go on; attempt %s failed, the '
                   'next is due at %s: ', date_trunc('seconds', r.failed_at), r.consumer_name, r.attempts,
                   date_trunc('seconds', r.retry_at)) || r.failure,
-           case when r.verified_tick is null then 'was never compared with its table'
+           format('is being copied since %s, and the queue keeps all later events until it is: ',
+                  date_trunc('seconds', r.failed_at)) || r.copying,
+           case when r.verified_problem = r.failure then null  -- from the commit that sets it apart
+                when r.verified_tick is null then 'was never compared with its table'
                 else format('%s at tick %s, %s ago', coalesce(
                          'differed from its table: ' || r.verified_problem, 'was equal to its table'),
                          r.verified_tick,
                          date_trunc('seconds', clock_timestamp() - r.verified_at)) end,
-           'the last attempt compared nothing: ' || r.unverified,
+           case when r.failure is null then 'the last attempt compared nothing: ' || r.unverified end,
            case when r.verified_problem is not null
                 then 'let the replica''s repair job write the rows that differ; this stays until a '
                      'later comparison finds none' end)
 from pgque.replica_state r;
 
--- The age of a replica that was never compared is that of its copy.
+-- For a replica that was never compared, the age of its copy counts.
 create or replace view pgque.replica_metric as
 select m.metric_name, 'gauge' as metric_type, m.value::numeric,
        jsonb_build_object('queue', r.queue_name, 'consumer', r.consumer_name, 'table', r.table_name)

@@ -17,10 +17,11 @@ begin
 end;
 $$;
 
--- Returns when the first event that came after a tick with this snapshot was sent; null if there is none,
--- or the queue was dropped meanwhile. First is the one with the lowest transaction id, which the index
--- knows. With an owner that is not 0, only events count that were redelivered to it, else no such event. An empty table is not planned for. The block ends with an
--- error, which gives its locks back, since those of a thousand queues fill the lock table.
+-- Returns when the first event that came after a tick with this snapshot was sent; null if there is none, or
+-- the queue was dropped. The first event has the lowest transaction id, which the index finds. With an owner
+-- other than 0, only events count that were redelivered to it; with 0, only other events. An empty table is
+-- not planned for. The block ends with an error to release its locks, because those of a thousand queues
+-- fill the lock table.
 create or replace function pgque.first_event_time(
     i_queue_id integer, i_after pg_snapshot, i_owner integer)
 returns timestamptz
@@ -47,8 +48,8 @@ exception
 end;
 $$;
 
--- Returns since when the first event waits that a subscription at a tick has not finished; null if none
--- does. A redelivered event has its old time: it waits since the last tick that it is not in.
+-- Returns since when the first unfinished event of a subscription at a tick has waited; null if none waits.
+-- A redelivered event has its old time: it waits since the last tick that does not contain it.
 create or replace function pgque.waiting_since(
     i_queue_id integer, i_sub_id integer, i_tick_time timestamptz, i_snapshot pg_snapshot,
     i_seq bigint)
@@ -66,10 +67,10 @@ begin
 end;
 $$;
 
--- What waits for each consumer: how many events, with those that no tick contains yet, and since when the
--- first one waits. Of a subconsumer, only its batch counts. Finding the first event takes time: of a
--- consumer at a tick of the last 10 seconds, it is that tick's time, and where no id was given out since
--- the tick and its snapshot had no transaction in progress, there is none.
+-- What waits for each consumer: how many events, including those in no tick yet, and since when the first
+-- one waits. For a subconsumer, only its batch counts. Finding the first event takes time, so for a consumer
+-- at a tick of the last 10 seconds it is that tick's time; and if no id was given out since the tick and its
+-- snapshot had no transaction in progress, there is none.
 create or replace view pgque.consumer_wait as
 select p.sub_id, q.queue_name, p.co_name,
        case when p.sub_main is null
@@ -174,9 +175,8 @@ begin
 end;
 $$;
 
--- Returns the queues that have events which no tick contains yet: how many at most, and since when the
--- first one waits for a tick. A redelivered event is not counted. Without a queue name all such queues
--- are returned.
+-- Returns the queues with events that are in no tick yet: how many at most, and since when the first one
+-- waits for a tick. A redelivered event is not counted. Without a queue name, it returns all such queues.
 create or replace function pgque.unticked_events(
     i_queue_name text, out queue_name text, out waiting_since timestamptz, out events bigint)
 returns setof record
@@ -188,7 +188,7 @@ begin
         perform pgque.find_queue(i_queue_name);
     end if;
     return query
-    -- An event of a transaction that ended after the tick may have begun before it.
+    -- An event of a transaction that ended after the tick may have been sent before it.
     select q.queue_name, greatest(f.since, q.tick_time), q.last_event_id - q.tick_event_seq
     from pgque.queue_progress q
     cross join lateral (select pgque.first_event_time(q.queue_id, q.tick_snapshot, 0)) f (since)
@@ -200,8 +200,8 @@ end;
 $$;
 
 -- Returns each consumer: the age of the tick at its position, the events from there to the last tick,
--- and its open batch with the time of opening (without a batch, the time of its last activity). Of a
--- subconsumer, only its batch counts.
+-- and its open batch. `last_batch_start` is when that batch was opened; without a batch, when the
+-- consumer was last active. For a subconsumer, only its batch counts.
 create or replace function pgque.consumer_stats()
 returns table (
     queue_name text, consumer_name text, lag interval, pending_events bigint,

@@ -1,5 +1,5 @@
 -- Returns the state of ticking and maintenance, one row per component: ok or the problem, with details.
--- A queue is late if queue_health says that nobody ticks it.
+-- A queue is late if queue_health says that no ticker ticks it.
 create or replace function pgque.status()
 returns table (component text, status text, detail text)
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$

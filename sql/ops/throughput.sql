@@ -74,7 +74,7 @@ begin
 end;
 $$;
 
--- Returns the retries and dead letters of each bucket of a period, whatever happened to them later.
+-- Returns the retries and dead letters of each bucket of a period, no matter what happened to them later.
 -- Older counts are stored per minute, for at least a day; buckets before that are left out.
 create or replace function pgque.error_rate(
     i_queue_name text, i_period interval, i_bucket_size interval)

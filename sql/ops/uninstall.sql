@@ -1,7 +1,7 @@
--- Removes the add-ons, the jobs, their log and the schema, but not the roles, which belong to the
--- cluster. Refused while queues have unread events or dead letters, or tables are captured, unless forced. Unread are events
--- that a consumer has not finished, that have no tick yet, that wait for a retry, or that are
--- scheduled. Producers wait meanwhile.
+-- Removes the add-ons, the jobs, their log and the schema, but not the roles, which belong to the cluster.
+-- Refused while queues have unread events or dead letters, or tables are captured, unless forced. Unread
+-- events are those that a consumer has not finished, that have no tick yet, that wait for a retry, or that
+-- are scheduled. Producers wait in the meantime.
 -- locks: all tables, exclusively. writes: the catalog, cron.job, cron.job_run_details.
 create or replace function pgque.uninstall(i_force boolean default false)
 returns void
@@ -45,7 +45,7 @@ begin
             raise exception 'queues hold dead letters, or events that were not read yet: %',
                             array_to_string(v_names, ', ')
                 using errcode = 'PQ020', hint = 'Let their consumers finish, replay or purge the dead '
-                                                'letters, or remove all with: '
+                                                'letters, or remove everything with: '
                                                 'select pgque.uninstall(true);';
         end if;
     end if;

@@ -6,7 +6,7 @@ begin
         perform pgque.uninstall();
     elsif to_regnamespace('pgque') is not null then
         raise exception 'this version of pgque cannot tell whether events are unread'
-            using errcode = 'PQ020', hint = 'Install the new version before, or remove all with: '
+            using errcode = 'PQ020', hint = 'Install the new version first, or remove everything with: '
                                             'drop schema pgque cascade;';
     end if;
 end;

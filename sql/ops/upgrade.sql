@@ -22,9 +22,10 @@ $$;
 
 select pgque.upgrade_schema();
 
--- In 0.3, events could wait for a failed event of their key. They become retries of their slot, each
--- due no earlier than those before it. The slot's page is handed out again, because what waited is in
--- its batch now, and its lease ends, so that nobody acks the page of before. A whole batch has to be finished first: its results may be stored without them.
+-- In 0.3, events could wait for a failed event of their key. They become retries of their slot, each due no
+-- earlier than those before it. The slot's page is handed out again, because the waiting events are in its
+-- batch now, and its lease ends, so that nobody acks the earlier page. A whole batch has to be finished
+-- first: its results may be stored without them.
 do $$
 declare
     v_sub pgque.subscription;
@@ -45,7 +46,7 @@ begin
                                          v_sub.sub_batch)
                            from pgque.consumer c, pgque.queue q
                            where c.co_id = v_sub.sub_consumer and q.queue_id = v_sub.sub_queue),
-                hint = 'Finish this batch with the installed version, and upgrade then. Nothing was '
+                hint = 'Finish this batch with the installed version, and then upgrade. Nothing was '
                        'changed.';
         end if;
         v_sub.page_to := null;

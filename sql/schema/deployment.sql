@@ -1,5 +1,5 @@
--- The assets of Dagster to which consumers belong: a deployment, a code location, and the keys of the
--- assets that one step computes; what is null is not known. Consumers of other programs have no row.
+-- The owners of consumers, as they name themselves: a deployment, a location in it, and the names of the
+-- assets that are computed together; what is null is not known. A consumer without an owner has no row.
 create table if not exists pgque.consumer_deployment (
     sub_id      integer primary key references pgque.subscription_base on delete cascade,
     deployment  text check (deployment <> ''),
@@ -12,8 +12,8 @@ alter table pgque.consumer_deployment  -- version 0.3 has the deployment alone
     add column if not exists location text,
     add column if not exists assets text[];
 
--- The consumers of a code location, as its sensors last saw them: a queue, a consumer and an asset at each
--- place of the arrays. The deployment is empty on the embedded server.
+-- The consumers of a location, as it last noted them: a queue, a consumer and an asset at each place of the
+-- arrays. The deployment is empty if it has no name.
 create table if not exists pgque.code_location (
     deployment  text,
     location    text,

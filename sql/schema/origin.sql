@@ -13,7 +13,7 @@ end;
 $$;
 
 -- Shows whether this database came from pg_dump and pg_restore, with transaction ids of another
--- cluster in its events and ticks. A restore fills a materialized view anew; a file copy,
+-- cluster in its events and ticks. A restore refills a materialized view; a file copy,
 -- pg_upgrade and a template keep it, and keep the transaction ids. first_txid is newer than all
 -- that the restore loaded.
 create materialized view if not exists pgque.origin as

@@ -17,9 +17,11 @@ create table if not exists pgque.replica_table (
     primary key (sub_id, table_name)
 );
 
--- The tables of a consumer that stand apart from its batches, because something is wrong with each of them
--- alone: a row while one does. Its replica has the changes up to tick_id, and the events after it are kept,
--- unless the table is to be copied: then it has no row above.
+-- The tables of a consumer that stand apart from its batches: a row while one does. Either something is
+-- wrong with it alone, which reason tells. Then its replica has the changes up to tick_id, and the events
+-- after it are kept, unless the table is to be copied: then it has no row above. Or it is being copied in
+-- parts: copying tells how far that is, and the copy needs the events after tick_id. reason is empty if no
+-- attempt failed.
 create table if not exists pgque.replica_apart (
     sub_id       integer not null references pgque.subscription_base on delete cascade,
     table_name   text not null,
@@ -30,6 +32,7 @@ create table if not exists pgque.replica_apart (
     reason       text not null,
     primary key (sub_id, table_name)
 );
+alter table pgque.replica_apart add column if not exists copying text;
 
 -- How the replica of each table of a consumer stands. Written with the ack of each batch that changes
 -- the replica, and by each comparison with the table. counted_tick is the tick at which row_count was
@@ -54,3 +57,5 @@ create table if not exists pgque.replica_status (
     unverified        text,
     primary key (sub_id, table_name)
 ) with (fillfactor = 50);
+-- The last comparison of each part of a large table, by number.
+alter table pgque.replica_status add column if not exists parts jsonb;

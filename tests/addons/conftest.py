@@ -1,20 +1,15 @@
 """A fresh database with the queue and an add-on: the one that the test's folder is named after."""
 
-import os
-import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from itertools import count
 
 import psycopg
 import pytest
 
-from pgque_dagster.embedded import EmbeddedPostgres
-from tests.conftest import INSTALL_SQL, Server, execute, server_version
-from tests.support.debian import DebianPostgres
-from tests.support.queues import Connection, connect
-from tests.support.sessions import db
-from tests.support.sessions import empty_url as url
+from tests.conftest import INSTALL_SQL, Server, execute
+from tests.support.queues.sessions import db
+from tests.support.queues.sessions import empty_url as url
+from tests.support.queues.sql import Connection, connect
 
 __all__ = ["db", "url"]
 
@@ -69,12 +64,3 @@ def begun(db: Connection, level: str = "read committed") -> Connection:
 
 def with_snapshot(db: Connection) -> Connection:
     return begun(db, "repeatable read")
-
-
-def crash(server: EmbeddedPostgres | DebianPostgres, stack: ExitStack) -> None:
-    """The server dies without a word, and comes back."""
-    if isinstance(server, DebianPostgres):
-        return server.crash()
-    os.kill(server.pid, signal.SIGKILL)
-    stack.enter_context(EmbeddedPostgres(server.data_dir, version=server_version()))
-    return None

@@ -18,8 +18,8 @@ from pgque_dagster.client import (
 )
 from tests.addons.conftest import addon_sql
 from tests.conftest import INSTALL_SQL, new_server
-from tests.support.databases import as_user, owned_database
-from tests.support.queues import connect
+from tests.support.queues.sql import connect
+from tests.support.servers.databases import as_user, owned_database
 
 each_addon = pytest.mark.parametrize("addon", installer.ADDONS)
 

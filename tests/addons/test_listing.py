@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from pgque_dagster import installer
 from pgque_dagster.cli import main
 from pgque_dagster.client import AsyncClient, Client, QueueNotFound
-from tests.support.databases import empty_database
+from tests.support.servers.databases import empty_database
 
 MESSAGES = (
     '"welcome" is a queue of messages (postgremq). Use the functions of postgremq. '
@@ -60,7 +60,7 @@ def test_queues_of_all_kinds_are_listed(url: str) -> None:
     table = CliRunner().invoke(main, ["status"], env={"PGQUE_URL": url}).output
     assert all(f"\n{queue} " in table for queue, _, _ in found)
     shown = " ".join(CliRunner().invoke(main, ["status", "--help"]).output.split())
-    assert "For postgremq the depth is the number of unfinished messages, for qgres it is" in shown
+    assert "For postgremq, the depth is the number of unfinished messages" in shown
     assert "unknown (-)" in shown
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from pgque_dagster import PgqueResource, installer
 from pgque_dagster.client import InvalidArgument, PermissionDenied
-from tests.support.dg_project import DgProject
-from tests.support.logins import as_login
-from tests.support.queues import Connection, connect
+from tests.support.dagster.dg_project import DgProject
+from tests.support.queues.sql import Connection, connect
+from tests.support.servers.logins import as_login
 
 PUBLISH = {
     "postgremq": "select postgremq.publish_message('orders', jsonb_build_object('n', %s::int))",

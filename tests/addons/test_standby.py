@@ -7,16 +7,17 @@ from typing import Any
 import pytest
 
 from tests.addons.conftest import addon_sql
-from tests.support import messages, serial
-from tests.support.queues import Connection, connect
-from tests.support.replicas import Replica, synchronous_pair, wait_for
+from tests.support.addons import messages, serial
+from tests.support.queues.sql import Connection, connect
+from tests.support.servers.postgres import Postgres
+from tests.support.servers.standbys import synchronous_pair, wait_for
 
 LONGEST_WAIT_SECONDS = 5
 
 
 @pytest.fixture
-def pair(server: Any) -> Iterator[tuple[Replica, Replica]]:
-    with synchronous_pair(server) as made:
+def pair() -> Iterator[tuple[Postgres, Postgres]]:
+    with synchronous_pair() as made:
         yield made
 
 
@@ -42,14 +43,14 @@ def message_table(db: Connection) -> str:
     ("addon", "make_table"), [("qgres", serial_table), ("postgremq", message_table)]
 )
 def test_report_that_began_after_the_switch_makes_no_publisher_wait(
-    pair: tuple[Replica, Replica], addon: str, make_table: Any
+    pair: tuple[Postgres, Postgres], addon: str, make_table: Any
 ) -> None:
     primary, standby = pair
     maintain = f"select {addon}.maint()"
     with (
-        connect(primary.url()) as db,
-        connect(primary.url()) as holder,
-        connect(standby.url()) as report,
+        connect(primary.url) as db,
+        connect(primary.url) as holder,
+        connect(standby.url) as report,
     ):
         db.execute(addon_sql(addon))
         holder.execute("begin isolation level repeatable read")

@@ -6,10 +6,10 @@ import pytest
 
 from tests.addons.conftest import addon_sql
 from tests.conftest import INSTALL_SQL
-from tests.support import messages, serial
-from tests.support.databases import empty_database
-from tests.support.queues import Connection, connect, refused
-from tests.support.released import RELEASES, Release
+from tests.support.addons import messages, serial
+from tests.support.queues.sql import Connection, connect, refused
+from tests.support.servers.databases import empty_database
+from tests.support.servers.released import RELEASES, Release
 
 # What the catalog says of an add-on's tables.
 COLUMNS = """

@@ -24,7 +24,7 @@ from pgque_dagster.cli import main
 from pgque_dagster.cli.named import url_of
 from pgque_dagster.installer import install
 from tests.client.examples import has_nothing_to_do, run, ticking
-from tests.support.queues import connect
+from tests.support.queues.sql import connect
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -1,4 +1,4 @@
-"""What a function is broken into."""
+"""Tests which mutants `build/mutants.py` makes of a SQL function."""
 
 from pathlib import Path
 

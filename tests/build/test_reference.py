@@ -1,4 +1,4 @@
-"""The reference: what it refuses. What it writes is committed, and `make lint` compares it."""
+"""Tests what `build/reference.py` refuses. `make lint` compares what it writes."""
 
 from pathlib import Path
 from typing import Any

@@ -35,7 +35,7 @@ def test_a_missing_file_is_named(tmp_path: Path, missing: str) -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("tests/conftest.py", "no part of the package"),
+        ("tests/conftest.py", "not part of the package"),
         ("pgque_dagster/tests/data.sql", "has the test"),
         ("pgque_dagster/client/test_batch.py", "has the test"),
     ],
@@ -49,7 +49,7 @@ def test_a_test_in_the_wheel_is_named(tmp_path: Path, name: str, why: str) -> No
     [
         (METADATA.replace("4 - Beta", "3 - Alpha"), "not classified as beta"),
         (METADATA.replace("0.4.0", "0.3.0"), "another version"),
-        (f"{METADATA}Project-URL: Source, path/to/clone\n", "no link of a project"),
+        (f"{METADATA}Project-URL: Source, path/to/clone\n", "not a link of a project"),
     ],
 )
 def test_wrong_metadata_is_named(tmp_path: Path, metadata: str, why: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import test_seconds
 
-from tests.support.processor_time import RESULT, SHARED
+from tests.support.runner.processor_time import RESULT, SHARED
 
 BEFORE = {"tests/a.py": 100.0, "tests/b.py": 60.0, "tests/small.py": 1.0}
 FILE = """
@@ -52,7 +52,7 @@ def test_a_run_writes_what_each_file_took_with_all_processes(tmp_path: Path) -> 
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "conftest.py").write_text(
         textwrap.dedent("""
-        from tests.support.processor_time import ProcessorTime
+        from tests.support.runner.processor_time import ProcessorTime
 
         def pytest_configure(config):
             config.pluginmanager.register(ProcessorTime(config))

@@ -11,13 +11,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pgque_dagster.client import Client
 from tests.cli.conftest import Pgque
-from tests.support.events import claim, publish, tick
+from tests.support.queues.events import claim, publish, tick
 
 _RULES = Path(__file__).resolve().parents[2] / "deploy" / "prometheus" / "alerts.yaml"
 pytestmark = pytest.mark.program("prometheus")
 
 
-def park_a_batch(client: Client) -> None:
+def hold_a_batch(client: Client) -> None:
     publish(client, ["b"])
     batch = claim(client, consumer="billing")
     batch.release()
@@ -56,7 +56,7 @@ def hold_rotation(client: Client) -> None:
     run(client, "update pgque.queue set queue_switch_time = now() - interval '1 day'")
 
 
-def replica(client: Client, problem: str | None, age: str = "0") -> None:
+def record_replica(client: Client, problem: str | None, age: str = "0") -> None:
     tables = """[{"table_name": "public.t", "is_stored": true, "is_copied": true}]"""
     run(client, "select pgque.note_replicas('orders', 'billing', 1, %s::jsonb)", tables)
     note = "select pgque.note_verified('orders', 'billing', 'public.t', 1, 2, 1, %s, null)"
@@ -65,23 +65,23 @@ def replica(client: Client, problem: str | None, age: str = "0") -> None:
 
 
 STATES = {
-    "well": (lambda client: None, set()),
+    "healthy": (lambda client: None, set()),
     "ticker dead": (kill_the_ticker, {"PgqueTickerDead", "PgqueConsumerStands"}),
     "consumer stuck": (lambda client: publish(client, ["b"]), {"PgqueConsumerStands"}),
     "consumer behind": (lag, {"PgqueConsumerLags", "PgqueConsumerStands"}),
-    "batch parked": (park_a_batch, {"PgqueCritical", "PgqueConsumerStands"}),
+    "batch held": (hold_a_batch, {"PgqueCritical", "PgqueConsumerStands"}),
     "dead letters grow": (give_up, {"PgqueDeadLetters"}),
-    "replica equal": (lambda client: replica(client, None), set()),
+    "replica equal": (lambda client: record_replica(client, None), set()),
     "replica different": (
-        lambda client: replica(client, "1 of 1 rows differ"),
+        lambda client: record_replica(client, "1 of 1 rows differ"),
         {"PgqueReplicaDiffers"},
     ),
     "replica not compared": (
-        lambda client: replica(client, None, "2 days"),
+        lambda client: record_replica(client, None, "2 days"),
         {"PgqueReplicaNotVerified"},
     ),
     "rotation held": (hold_rotation, {"PgqueCritical"}),
-    "database away": (None, {"PgqueUnreachable"}),
+    "database unreachable": (None, {"PgqueUnreachable"}),
 }
 
 
@@ -89,7 +89,7 @@ STATES = {
 def test_a_broken_state_fires_its_alerts(
     state: str, pgque: Pgque, client: Client, tmp_path: Path
 ) -> None:
-    """Prometheus scrapes a queue that is well for two hours, and then the state for four."""
+    """Prometheus scrapes a healthy queue for two hours, and then the state for four."""
     break_it, expected = STATES[state]
     publish(client, ["a"])
     claim(client, consumer="billing").ack()
@@ -106,7 +106,7 @@ def test_a_broken_state_fires_its_alerts(
                 "eval_time": at,
                 "exp_samples": [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in fire],
             }
-            # Growth is over after an hour.
+            # This alert looks at the last hour only.
             for at, fire in (("1h59m", ()), ("2h30m" if break_it is give_up else "5h", expected))
         ],
     }

@@ -9,11 +9,10 @@ from click.testing import CliRunner
 from pgque_dagster import __version__, installer
 from pgque_dagster.cli import main
 from pgque_dagster.client import Client
-from tests.conftest import Server
-from tests.support.logins import as_login
-from tests.support.queues import connect, make_queue, tick
-from tests.support.released import RELEASES, Release
-from tests.support.replicas import replicas, wait_for
+from tests.support.queues.sql import connect, make_queue, tick
+from tests.support.servers.logins import as_login
+from tests.support.servers.released import RELEASES, Release
+from tests.support.servers.standbys import replicas, wait_for
 
 OF_THE_DATABASE = {"connection", "roles", "schema"}
 
@@ -64,16 +63,16 @@ def test_an_older_schema_is_critical_and_its_version_named(
     assert details["schema"].endswith("Run `pgque install`: queues and events stay.")
 
 
-def test_a_standby_is_critical_and_nothing_else_is(server: Server) -> None:
-    with replicas(server) as servers:
+def test_a_standby_is_critical_and_nothing_else_is() -> None:
+    with replicas() as servers:
         primary = servers.primary()
-        with connect(primary.url()) as db:
+        with connect(primary.url) as db:
             make_queue(db, "orders")
             tick(db, "orders")
         standby = servers.standby(primary)
-        with connect(standby.url()) as db:
+        with connect(standby.url) as db:
             wait_for(db, "select count(*) > 0 from pgque.tick")
-        code, statuses, details = health(standby.url())
+        code, statuses, details = health(standby.url)
 
     assert code == 3
     assert [name for name, status in statuses.items() if status == "critical"] == ["standby"]

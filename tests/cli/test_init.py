@@ -48,7 +48,7 @@ def test_the_project_loads_and_its_test_passes(
     with dg.DagsterInstance.from_config(str(project)) as instance:
         assert isinstance(instance.run_launcher, WarmRunLauncher)
     assert "postgres" in yaml.safe_load((project / "compose.yaml").read_text())["services"]
-    # The session of these tests stands in for that of the project's.
+    # These tests use this suite's Spark session in place of the project's.
     test: dict[str, object] = {}
     exec((project / "tests/test_revenue.py").read_text(), test)
     ours = [value for name, value in test.items() if name.startswith("test_")]
@@ -91,11 +91,11 @@ def test_a_folder_with_files_is_left_as_it_is(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("1shop", "makes no name of a Python package"),
-        ("class", "makes no name of a Python package"),
-        ("---", "makes no name of a Python package"),
-        ("dagster", "there is a Python package dagster already"),
-        ("tests", "there is a Python package tests already"),
+        ("1shop", "cannot name a Python package"),
+        ("class", "cannot name a Python package"),
+        ("---", "cannot name a Python package"),
+        ("dagster", "a Python package dagster already exists"),
+        ("tests", "a Python package tests already exists"),
     ],
 )
 def test_a_name_that_cannot_be_a_package_is_refused(folder: Path, name: str, why: str) -> None:
@@ -107,14 +107,14 @@ def test_a_name_that_cannot_be_a_package_is_refused(folder: Path, name: str, why
     assert files(folder) == set()
 
 
-def test_a_file_is_no_folder(folder: Path) -> None:
+def test_a_file_at_the_path_is_refused(folder: Path) -> None:
     (folder / "shop").touch()
     refused = init("shop")
     assert refused.exit_code == 2
     assert "is a file" in refused.stderr
 
 
-def test_what_is_not_installed_is_among_the_next_steps(
+def test_the_next_steps_name_missing_software(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "pip install" not in init("shop4").output

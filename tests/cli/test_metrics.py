@@ -1,4 +1,4 @@
-"""`pgque health` and `pgque metrics`: printed and served; what deploy/ makes of them."""
+"""`pgque health` and `pgque metrics`: printed and served; the dashboard and rules of deploy/."""
 
 import json
 import re
@@ -17,17 +17,17 @@ from prometheus_client.parser import text_string_to_metric_families
 from pgque_dagster import installer
 from pgque_dagster.client import Client
 from tests.cli.conftest import Pgque, started
-from tests.support.events import claim, publish
-from tests.support.queues import PATIENCE_SECONDS
+from tests.support.queues.events import claim, publish
+from tests.support.queues.sql import PATIENCE_SECONDS
 
 _DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 _RULES = _DEPLOY / "prometheus" / "alerts.yaml"
 _METRIC = re.compile(r"\bpgque_\w+")
 
 
-def test_health_tells_what_is_not_well(pgque: Pgque, client: Client) -> None:
+def test_health_reports_failed_checks(pgque: Pgque, client: Client) -> None:
     well = pgque("health")
-    assert (well.exit_code, well.output) == (0, "all 13 checks are well\n")
+    assert (well.exit_code, well.output) == (0, "all 13 checks passed\n")
     assert "consumer_lag:billing" in pgque("health", "--all").output
     client.create_queue("mails")
     client.configure_queue("mails", ticker_paused=True)

@@ -68,7 +68,7 @@ def test_an_unknown_name_lists_those_that_are_known(folder: Path) -> None:
     assert unnamed.exit_code == unknown.exit_code == 2
     assert 'write biling = "URL" into [tool.pgque.databases]' in unnamed.stderr
     assert "PGQUE_URL_BILING" in unnamed.stderr
-    assert "no database 'biling' is known, only billing, shop" in unknown.stderr
+    assert "there is no database named 'biling', only billing, shop" in unknown.stderr
     assert "hunter2" not in unnamed.output + unknown.output
 
 

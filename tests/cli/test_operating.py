@@ -13,8 +13,8 @@ from pgque_dagster.client import Client
 from pgque_dagster.client.models import ConsumingAsset
 from pgque_dagster.client.registrations import enter_deployment
 from tests.cli.conftest import Pgque, Refused, last_words, started
-from tests.support.events import claim, publish
-from tests.support.queues import PATIENCE_SECONDS
+from tests.support.queues.events import claim, publish
+from tests.support.queues.sql import PATIENCE_SECONDS
 
 
 def setting(client: Client, queue: str = "orders") -> str:
@@ -28,9 +28,9 @@ def setting(client: Client, queue: str = "orders") -> str:
 
 
 class TestQueues:
-    def test_create_queue_tells_a_new_one_from_one_that_existed(self, pgque: Pgque) -> None:
+    def test_create_queue_says_whether_the_queue_is_new(self, pgque: Pgque) -> None:
         assert pgque("create-queue", "orders").output == "created queue orders\n"
-        assert pgque("create-queue", "orders").output == "queue orders existed\n"
+        assert pgque("create-queue", "orders").output == "queue orders already exists\n"
 
     def test_settings_are_made_all_or_none(
         self, pgque: Pgque, refused: Refused, misused: Refused, client: Client
@@ -59,7 +59,7 @@ class TestQueues:
             (queue,) = json.loads(pgque("status", "--json").stdout)["queues"]
             assert queue["ticker"] == ticker
 
-    def test_unknown_names_are_told_in_one_line(self, refused: Refused, client: Client) -> None:
+    def test_unknown_names_are_reported_in_one_line(self, refused: Refused, client: Client) -> None:
         commands = (
             *("drop-queue {}", "register {} billing", "unregister {} billing", "status {}"),
             *("assign {} billing laptop", "seek {} billing earliest", "send {} 1"),
@@ -72,7 +72,7 @@ class TestQueues:
         line = refused("unregister", "orders", "nope")
         assert '"nope"' in line and "pgque.register_consumer('orders', 'nope')" in line
 
-    def test_names_cannot_steer_the_terminal(self, pgque: Pgque) -> None:
+    def test_names_cannot_inject_terminal_escapes(self, pgque: Pgque) -> None:
         pgque("create-queue", "red\x1b[31m")
         output = pgque("status").output
         assert "\x1b" not in output
@@ -87,14 +87,14 @@ class TestConsumers:
         assert pgque("unregister", "orders", "stock").exit_code == 0
         assert [consumer.name for consumer in client.consumers("orders")] == ["billing"]
 
-    def test_one_that_would_lose_events_is_unregistered_only_if_told_so(
+    def test_one_that_would_lose_events_is_unregistered_only_with_yes(
         self, pgque: Pgque, refused: Refused, client: Client
     ) -> None:
         unregister = ("unregister", "orders", "billing")
         publish(client, ["a", "b", "c"])
         batch = claim(client, consumer="billing")
         (first, second, _) = (event.msg_id for event in batch.events())
-        assert "3 unread events and is at work: " in refused(*unregister)
+        assert "3 unread events and has a batch in progress: " in refused(*unregister)
         assert batch.lease.owner in refused(*unregister)
         batch.dead_letter([first], reason="bad")
         batch.nack([second])
@@ -117,18 +117,19 @@ class TestConsumers:
             (info,) = (each for each in client.consumers("orders") if each.name == position)
             assert info.pending_events == events
 
-    def test_seek_passes_over_events_only_if_told_so(
+    def test_seek_passes_over_events_only_with_yes(
         self, pgque: Pgque, refused: Refused, client: Client
     ) -> None:
         publish(client, ["a"])
         seek = ("seek", "orders", "billing")
         line = refused(*seek, "latest")
-        assert "would pass over 1 events" in line and "--yes" in line
-        assert "1 events are passed over" in pgque(*seek, "latest", "--yes").output
+        assert "would skip 1 events" in line and "--yes" in line
+        assert "1 events are skipped" in pgque(*seek, "latest", "--yes").output
         assert pgque(*seek, "earliest").output == (
-            "consumer billing on orders stands at tick 1: 0 events are passed over, 1 come again\n"
+            "consumer billing on orders stands at tick 1: 0 events are skipped, "
+            "1 will be delivered again\n"
         )
-        assert "no position" in pgque(*seek, "soon").stderr
+        assert "not a position" in pgque(*seek, "soon").stderr
         assert "Ticks 1 to 2 are retained" in refused(*seek, "999")
         client.claim("orders", "billing", owner="me")
         assert "has batch" in refused(*seek, "earliest")
@@ -146,7 +147,7 @@ class TestConsumers:
         told = pgque("assign", "orders", "billing", "", *place).output
         asset = ConsumingAsset(None, "shop", ("sales/billing",))
         assert told == f"consumer billing on orders belongs to {asset}\n"
-        assert str(asset) == "code location shop, asset sales/billing"
+        assert str(asset) == "location shop, asset sales/billing"
         assert not client.run(enter_deployment("orders", "billing", asset))
         assert "no deployment" in refused("assign", "orders", "billing", "")
 
@@ -219,12 +220,12 @@ class TestStatus:
     ) -> None:
         reader = {"PGQUE_URL": f"{database_url}&options=-crole%3Dpgque_reader"}
         output = CliRunner().invoke(main, ["status"], env=reader).output
-        assert "pgque_admin only" in output
+        assert "only to pgque_admin" in output
         assert "orders" in output
 
 
 class TestShell:
-    def test_a_full_disk_is_told_in_one_line(self) -> None:
+    def test_a_full_disk_is_reported_in_one_line(self) -> None:
         for option in ("--help", "--version"):
             with Path("/dev/full").open("w") as full, started("", option, stdout=full) as process:
                 assert last_words(process) == "pgque: [Errno 28] No space left on device\n"

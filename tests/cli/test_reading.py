@@ -1,7 +1,6 @@
 """`pgque peek`: events without a consumer; `pgque dead-letters`."""
 
 import json
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -10,9 +9,9 @@ from pgque_dagster.cli import main
 from pgque_dagster.client import Client
 from pgque_dagster.client.registrations import subscribe_slots
 from tests.cli.conftest import Pgque, Refused
-from tests.support.events import claim, tick
-from tests.support.logins import as_login
-from tests.support.replicas import synchronous_pair
+from tests.support.queues.events import claim, tick
+from tests.support.servers.logins import as_login
+from tests.support.servers.standbys import synchronous_pair
 
 
 def publish(client: Client, *payloads: str) -> None:
@@ -25,7 +24,7 @@ def payloads(result: Result) -> list[str]:
 
 
 def standing(client: Client) -> tuple[int, int | None]:
-    """How many events the consumer has yet to get, and its open batch."""
+    """Returns how many events are pending, and the open batch."""
     (consumer,) = client.consumers("orders")
     return consumer.pending_events or 0, consumer.batch_id
 
@@ -97,26 +96,26 @@ class TestPeek:
         assert "Did you mean orders?" in refused("peek", "order")
         assert "tick" in refused("peek", "orders", "--from", "99")
 
-    def test_it_works_where_nothing_can_be_written(self, server: Any, pgque: Pgque) -> None:
+    def test_it_works_on_a_standby_and_in_a_read_only_session(self, pgque: Pgque) -> None:
         read_only = {"PGOPTIONS": "-c default_transaction_read_only=on"}
         peek = ("peek", "orders", "--json", "--from", "earliest", "--url")
-        with synchronous_pair(server) as (primary, standby):
-            with Client(primary.url()) as client:
+        with synchronous_pair() as (primary, standby):
+            with Client(primary.url) as client:
                 client.create_queue("orders")
                 publish(client, "a")
-            for url, env in ((standby.url(), {}), (primary.url(), read_only)):
+            for url, env in ((standby.url, {}), (primary.url, read_only)):
                 result = CliRunner().invoke(main, [*peek, url], env=env)
                 assert (result.stderr, payloads(result)) == ("", ["a"])
                 sent = CliRunner().invoke(main, ["send", "orders", "{}", "--url", url], env=env)
                 assert "target_session_attrs=read-write" in sent.stderr
                 assert "default_transaction_read_only off" in sent.stderr
 
-    def test_who_may_not_read_is_refused(self, database_url: str, client: Client) -> None:
+    def test_a_role_that_may_not_read_is_refused(self, database_url: str, client: Client) -> None:
         url = as_login(database_url, "pgque_writer")
         result = CliRunner().invoke(main, ["peek", "orders", "--url", url])
         assert (result.exit_code, "grant pgque_reader" in result.stderr) == (1, True)
 
-    def test_payloads_cannot_steer_the_terminal(self, pgque: Pgque, client: Client) -> None:
+    def test_payloads_cannot_inject_terminal_escapes(self, pgque: Pgque, client: Client) -> None:
         publish(client, "red\x1b[31m\nnext")
         assert r"red\x1b[31m\nnext" in pgque("peek", "orders").output
 
@@ -175,7 +174,7 @@ class TestDeadLetters:
         pgque("dead-letters", "replay", "--id", str(two[0]))
         assert [letter.id for letter in client.dead_letters("orders")] == [two[1]]
 
-    def test_a_closed_queue_and_an_option_keep_them(
+    def test_they_stay_if_the_queue_is_closed_or_the_option_keeps_them(
         self, pgque: Pgque, refused: Refused, client: Client
     ) -> None:
         client.configure_queue("orders", disable_insert="true")

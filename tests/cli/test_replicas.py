@@ -1,4 +1,4 @@
-"""`pgque replicas`, `capture` and `uncapture`: what is replicated, and how it stands."""
+"""`pgque replicas`, `capture` and `uncapture`: what is replicated, and its state."""
 
 import json
 
@@ -6,9 +6,9 @@ import pytest
 
 from pgque_dagster.client import Client
 from tests.cli.conftest import Pgque, Refused
-from tests.support.events import claim, publish
-from tests.support.logins import as_login
-from tests.support.queues import connect
+from tests.support.queues.events import claim, publish
+from tests.support.queues.sql import connect
+from tests.support.servers.logins import as_login
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def compared(client: Client, tick: int, problem: str | None, why_not: str | None
     run(client, note, tick, problem, why_not)
 
 
-def test_a_table_is_captured_and_no_longer(pgque: Pgque, client: Client) -> None:
+def test_a_table_is_captured_and_uncaptured(pgque: Pgque, client: Client) -> None:
     done = pgque("capture", "t", "orders")
     assert (done.exit_code, done.stdout) == (0, "captured t into queue orders\n"), done.output
     assert pgque("capture", "t", "orders").exit_code == 0
@@ -63,7 +63,7 @@ def test_a_table_is_captured_and_no_longer(pgque: Pgque, client: Client) -> None
         (["replicas", "no_such"], "queue no_such does not exist"),
     ],
 )
-def test_what_cannot_be_is_told(
+def test_impossible_requests_are_refused_with_a_reason(
     client: Client, refused: Refused, words: list[str], told: str
 ) -> None:
     assert told in refused(*words).replace('"', "")
@@ -103,22 +103,30 @@ def test_a_replica_is_shown_with_its_last_comparison(pgque: Pgque, client: Clien
         "stored_at": 4,
         "verified_at": 3,
         "batches_since": 1,
-        "lag": 0,
+        "consumer_lag": 0,
         "reason": None,
     }
 
 
-@pytest.mark.parametrize("state", ["different", "apart", "not verified", "to be copied", "parked"])
-def test_what_is_wrong_is_said_and_ends_with_3(pgque: Pgque, client: Client, state: str) -> None:
+@pytest.mark.parametrize(
+    "state", ["different", "apart", "copying", "not verified", "to be copied", "held"]
+)
+def test_each_problem_has_a_state_and_an_exit_code(
+    pgque: Pgque, client: Client, state: str
+) -> None:
     record(client, 2, is_copied=True, row_count=8)
     compared(client, 3, "1 of 9 rows differ" if state == "different" else None)
     if state == "apart":
         run(client, "select pgque.set_apart('orders', 'billing', 'public.t', 4, 'no right')")
+    elif state == "copying":
+        run(client, "select pgque.set_apart('orders', 'billing', 'public.t', 4, null, '1 of 3')")
+        (short,) = json.loads(pgque("status", "--json").stdout)["replicas"]
+        assert (short["state"], short["copying"]) == ("copying", "1 of 3")
     elif state == "not verified":
         compared(client, 4, None, "it took too long")
     elif state == "to be copied":
         run(client, "select pgque.forget_replicated('orders', 'billing', 'public.t')")
-    elif state == "parked":
+    elif state == "held":
         publish(client, ["a"])
         batch = claim(client, consumer="billing")
         batch.release()
@@ -127,14 +135,15 @@ def test_what_is_wrong_is_said_and_ends_with_3(pgque: Pgque, client: Client, sta
     done = pgque("replicas", "--json")
 
     (row,) = json.loads(done.stdout)
-    assert row["state"] == ("equal" if state == "parked" else state)
+    assert row["state"] == ("equal" if state == "held" else state)
     reasons = {
         "different": "1 of 9 rows differ",
         "apart": "no right",
+        "copying": "1 of 3",
         "not verified": "it took too long",
         "to be copied": None,
-        "parked": "batch parked x",
+        "held": "batch held x",
     }
     assert row["reason"] == reasons[state]
-    assert done.exit_code == (0 if state in {"not verified", "to be copied"} else 3)
+    assert done.exit_code == (0 if state in {"copying", "not verified", "to be copied"} else 3)
     assert (pgque("health").exit_code == 3) == (done.exit_code == 3)

@@ -7,8 +7,8 @@ import pytest
 from pgque_dagster.client import Client
 from pgque_dagster.client.peeking import retained_ticks
 from tests.cli.conftest import Pgque, Refused, started
-from tests.client.consumer.support import wait_until
-from tests.support.queues import PATIENCE_SECONDS
+from tests.support.queues.sql import PATIENCE_SECONDS
+from tests.support.runner.waiting import wait_until
 
 
 def last_tick(client: Client) -> int:

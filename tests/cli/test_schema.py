@@ -19,10 +19,10 @@ from pgque_dagster.client import Client
 from pgque_dagster.embedded import EmbeddedPostgres
 from tests.cli.conftest import Pgque, Refused
 from tests.conftest import Server
-from tests.support.databases import as_user, empty_database
-from tests.support.events import claim, publish
-from tests.support.logins import as_login
-from tests.support.released import RELEASES
+from tests.support.queues.events import claim, publish
+from tests.support.servers.databases import as_user, empty_database
+from tests.support.servers.logins import as_login
+from tests.support.servers.released import RELEASES
 
 
 def run(*arguments: str) -> Result:
@@ -142,7 +142,7 @@ class TestDatabase:
 
 def walk() -> list[str]:
     """The commands of the first walk that `pgque --help` shows, in their order."""
-    lines = run("--help").output.partition("A first walk:\n")[2].partition("\n\n")[0].splitlines()
+    lines = run("--help").output.partition("First steps:\n")[2].partition("\n\n")[0].splitlines()
     return [line.strip() for line in lines]
 
 

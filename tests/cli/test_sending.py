@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from pgque_dagster.cli import output
-from pgque_dagster.cli.output import announce_if_slow
+from pgque_dagster.cli import printing
+from pgque_dagster.cli.printing import announce_if_slow
 from pgque_dagster.client import Client
 from tests.cli.conftest import Pgque, Refused, last_words, started
-from tests.client.consumer.support import wait_until
-from tests.support.events import claim, tick
-from tests.support.queues import PATIENCE_SECONDS
+from tests.support.queues.events import claim, tick
+from tests.support.queues.sql import PATIENCE_SECONDS
+from tests.support.runner.waiting import wait_until
 
 
 def sent(client: Client) -> list[tuple[str | None, str | None]]:
@@ -35,7 +35,7 @@ def test_a_payload_arrives_as_it_was_written(pgque: Pgque, client: Client) -> No
 def test_what_cannot_be_stored_is_refused(refused: Refused, client: Client) -> None:
     for payload in ('{"id": ', "", "NaN", "{'id': 1}", "[" * 100_000, "free text"):
         assert "is not JSON" in refused("send", "orders", payload)
-    for line, why in ((b'"\xff"\n', "UTF-8"), (b"a\0b\n", "zero byte")):
+    for line, why in ((b'"\xff"\n', "UTF-8"), (b"a\0b\n", "NUL byte")):
         assert why in refused("send", "orders", "-", "--text", stdin=line)
     assert sent(client) == []
 
@@ -64,15 +64,15 @@ def test_the_error_of_a_missing_queue_names_near_ones(refused: Refused, client: 
 def test_a_queue_that_comes_late_is_waited_for_before_standard_input_is_read(
     pgque: Pgque, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell = output._tell
+    tell = printing._tell
 
     def tell_and_create(what: str) -> None:
         tell(what)
         with Client(client.url) as another:
             another.create_queue(what.split()[-1])
 
-    monkeypatch.setattr(output, "_MOMENT_SECONDS", 0.05)
-    monkeypatch.setattr(output, "_tell", tell_and_create)
+    monkeypatch.setattr(printing, "_MOMENT_SECONDS", 0.05)
+    monkeypatch.setattr(printing, "_tell", tell_and_create)
     one = pgque("send", "late", "{}", "--wait", "60s")
     lines = pgque("send", "later", "-", "--wait", "60s", stdin="1\n2\n")
     assert one.stdout == "sent event 1 to late\n"

@@ -7,8 +7,8 @@ import pytest
 from pgque_dagster.client import Client
 from pgque_dagster.client.consumer import consumer as consumers
 from tests.client.consumer.support import DONE, Queue
-from tests.support.queues import Connection
-from tests.support.sessions import db
+from tests.support.queues.sessions import db
+from tests.support.queues.sql import Connection
 
 __all__ = ["db"]
 

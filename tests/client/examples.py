@@ -15,8 +15,8 @@ from django.conf import settings
 from django.db.utils import ConnectionHandler
 
 from pgque_dagster.client import Client, Consumer, Ticker
-from tests.client.consumer.support import wait_until
-from tests.support.queues import PATIENCE_SECONDS
+from tests.support.queues.sql import PATIENCE_SECONDS
+from tests.support.runner.waiting import wait_until
 
 
 def blocks(page: str) -> list[str]:

@@ -21,8 +21,9 @@ from pgque_dagster.client import (
     lease,
 )
 from pgque_dagster.client.batch import read_plan
-from tests.client.consumer.support import Queue, wait_until
-from tests.support.queues import PATIENCE_SECONDS, Connection, connect
+from tests.client.consumer.support import Queue
+from tests.support.queues.sql import PATIENCE_SECONDS, Connection, connect
+from tests.support.runner.waiting import wait_until
 
 HOUR = timedelta(hours=1)
 END_ALL_SESSIONS = (

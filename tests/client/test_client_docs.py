@@ -2,7 +2,10 @@
 
 import asyncio
 import doctest
+import inspect
+import pydoc
 from collections.abc import Iterator
+from inspect import getattr_static
 from typing import Any
 
 import django.db
@@ -10,7 +13,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from pgque_dagster.client import AsyncClient, Client, Consumer, Event
+from pgque_dagster.client import AsyncBatch, AsyncClient, Batch, Client, Consumer, Event
+from pgque_dagster.client.operation import operation
 from tests.client.examples import (
     blocks,
     has_nothing_to_do,
@@ -19,7 +23,7 @@ from tests.client.examples import (
     ticking,
     use_django,
 )
-from tests.support.queues import Connection, connect
+from tests.support.queues.sql import Connection, connect
 
 
 def with_examples() -> Iterator[tuple[str, str]]:
@@ -29,6 +33,10 @@ def with_examples() -> Iterator[tuple[str, str]]:
         for name, member in vars(owner).items():
             if name != "__doc__":
                 yield f"{owner.__name__}.{name}", getattr(member, "__doc__", None) or ""
+
+
+def operations(face: type) -> list[str]:
+    return [name for name in dir(face) if isinstance(getattr_static(face, name), operation)]
 
 
 EXAMPLES = {name: doc for name, doc in with_examples() if ">>>" in doc}
@@ -53,8 +61,28 @@ def test_the_example_of_a_docstring_runs(name: str, database_url: str, db: Conne
 
 
 def test_the_important_methods_have_examples() -> None:
-    sending = {f"_Operations.{name}" for name in ("send", "send_batch", "send_idem", "copy_events")}
+    sending = {f"Producing.{name}" for name in ("send", "send_batch", "send_idem", "copy_events")}
     assert {"Client", "AsyncClient", "Consumer", *sending} <= set(EXAMPLES)
+
+
+@pytest.mark.parametrize("face", [Client, AsyncClient, Batch, AsyncBatch])
+def test_help_and_editors_find_each_method_as_it_is_written(face: type) -> None:
+    for name in operations(face):
+        method = getattr(face, name)
+        shown = pydoc.render_doc(method, renderer=pydoc.plaintext)
+        assert f"{name}(self" in shown
+        assert "Call[" not in shown
+        assert "Generator[" not in shown
+        assert (inspect.getdoc(method) or "").splitlines()[0] in shown
+        assert f"def {name}(" in inspect.getsource(method)
+
+
+def test_help_of_the_client_shows_what_a_method_takes_and_returns() -> None:
+    shown = pydoc.render_doc(Client, renderer=pydoc.plaintext)
+    assert "cancel_scheduled(self, entry_id: int) -> bool" in shown
+    assert "maint(self) -> int" in shown
+    shown = pydoc.render_doc(AsyncClient, renderer=pydoc.plaintext)
+    assert "async cancel_scheduled(self, entry_id: int) -> bool" in shown
 
 
 def test_the_examples_of_the_page_run_one_after_another(database_url: str) -> None:

@@ -21,10 +21,11 @@ from pgque_dagster.client import (
     SchemaMissing,
     Ticker,
 )
-from tests.client.consumer.support import Queue, wait_until
-from tests.support.databases import as_user, empty_database
-from tests.support.logins import as_login
-from tests.support.queues import connect
+from tests.client.consumer.support import Queue
+from tests.support.queues.sql import connect
+from tests.support.runner.waiting import wait_until
+from tests.support.servers.databases import as_user, empty_database
+from tests.support.servers.logins import as_login
 
 END_ALL_SESSIONS = (
     "select pg_terminate_backend(pid, 60000) from pg_stat_activity"

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,10 +22,11 @@ from pgque_dagster.cli import main
 from pgque_dagster.client import AsyncClient, Client, Consumer, MalformedPayload, connection
 from pgque_dagster.client.batch import read_plan
 from pgque_dagster.spark.reading import arrow
+from pgque_dagster.spark.reading.table import query_batches
 from pgque_dagster.spark.writing.copying import copy_batches
 from tests.client.consumer.support import Queue, run_until
 from tests.conftest import Server, administer
-from tests.support.queues import connect
+from tests.support.queues.sql import connect
 
 LATER = datetime.now(UTC) + timedelta(days=1)
 
@@ -116,6 +118,22 @@ def test_an_encoding_set_in_a_transaction_ends_as_its_owner_wants(
             "LATIN1" if kind == "session" else "UTF8"
         )
     assert q.sent() == ["\u20ac"]
+
+
+def test_a_row_that_is_not_utf8_is_told_with_a_way_to_convert_it(ascii_url: str) -> None:
+    def read() -> list[Any]:
+        found = query_batches(ascii_url, "public.t", "select name from t", None)
+        return [row for batch in found for row in batch.to_pylist()]
+
+    with connect(ascii_url) as db:
+        db.execute(r"create table t (name text); insert into t values ('a'), (E'Zo\xeb')")
+        refusal = pytest.raises(MalformedPayload, match=r"a row of public\.t cannot be read")
+        with refusal as told:
+            read()
+        (where,) = re.findall("where (name ~ .*?]')", str(told.value))
+        (value,) = re.findall("(convert_from.*'UTF8'[)])", str(told.value))
+        db.execute(f"update t set name = {value} where {where}".encode())
+        assert read() == [{"name": "a"}, {"name": "Zo\u00eb"}]
 
 
 def test_a_character_that_the_database_lacks_is_named_and_nothing_is_sent(

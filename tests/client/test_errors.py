@@ -51,13 +51,13 @@ from pgque_dagster.client import (
 )
 from pgque_dagster.client.models import ConsumingAsset
 from pgque_dagster.client.operation import Call, nothing
-from pgque_dagster.client.replica_status import name_replicas
+from pgque_dagster.client.replicas.status import name_replicas
 from pgque_dagster.client.rights import grant, role_for
 from pgque_dagster.client.ticks import next_tick
 from tests.client.consumer.support import Queue
 from tests.security.decisions import DECISIONS
-from tests.support.logins import as_login
-from tests.support.queues import connect
+from tests.support.queues.sql import connect
+from tests.support.servers.logins import as_login
 
 
 def sql(statement: str) -> Callable[[Queue], object]:

@@ -28,7 +28,7 @@ from pgque_dagster.client import (
 )
 from pgque_dagster.client.operation import operation, settled, within
 from tests.client.consumer.support import Queue
-from tests.support.queues import Connection, connect
+from tests.support.queues.sql import Connection, connect
 
 LATER = datetime.now(UTC) + timedelta(days=1)
 # Their results tell of the moment and of the server.

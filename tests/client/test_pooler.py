@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from pgque_dagster.client import AsyncClient, Client
-from tests.support.poolers import pooler
-from tests.support.queues import Connection
+from tests.support.queues.sql import Connection
+from tests.support.servers.poolers import pooler
 
 pytestmark = pytest.mark.program("pgbouncer")
 

@@ -49,7 +49,7 @@ def test_a_consumer_starts_where_it_is_told_and_can_be_moved(q: Queue) -> None:
 
     assert found == {"all": ["a", "b"], "new": ["b"], "none": []}
     assert client.seek("q", "all", first) == Sought(first, 0, 1)
-    with pytest.raises(SkipsEvents, match="pass over 1 events"):
+    with pytest.raises(SkipsEvents, match="skip 1 events"):
         client.seek("q", "all", "latest")
     assert client.seek("q", "all", "latest", skip=True) == Sought(last, 1, 0)
 

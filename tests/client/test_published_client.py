@@ -7,8 +7,9 @@ import pgque
 import pytest
 from psycopg.pq import ExecStatus
 
-from tests.client.consumer.support import Queue, wait_until
-from tests.support.queues import PATIENCE_SECONDS, Connection
+from tests.client.consumer.support import Queue
+from tests.support.queues.sql import PATIENCE_SECONDS, Connection
+from tests.support.runner.waiting import wait_until
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 import pytest
 
 from pgque_dagster.client import Ticker
-from tests.client.consumer.support import Queue, wait_until
-from tests.support.queues import PATIENCE_SECONDS
+from tests.client.consumer.support import Queue
+from tests.support.queues.sql import PATIENCE_SECONDS
+from tests.support.runner.waiting import wait_until
 
 
 @contextmanager

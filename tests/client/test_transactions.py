@@ -22,8 +22,9 @@ from pgque_dagster.client import (
     InvalidArgument,
     QueueNotFound,
 )
-from tests.client.consumer.support import Queue, wait_until
-from tests.support.queues import PATIENCE_SECONDS, Connection
+from tests.client.consumer.support import Queue
+from tests.support.queues.sql import PATIENCE_SECONDS, Connection
+from tests.support.runner.waiting import wait_until
 
 
 class Undo(Exception):
@@ -101,7 +102,7 @@ class TestGivenConnection:
 
     def test_what_is_no_connection_is_refused_by_name(self) -> None:
         for face in (Client, AsyncClient):
-            with pytest.raises(InvalidArgument, match="Engine is no URL"):
+            with pytest.raises(InvalidArgument, match="Engine is not a URL"):
                 face(sa.create_engine("sqlite://"))  # type: ignore[arg-type]
 
 
@@ -328,7 +329,7 @@ OWN = {"transaction", "keep_alive", "close", "run"}
 # What only notes something for the ack, or returns a call.
 IO_FREE = {
     *("nack", "dead_letter", "before_ack", "before_publishing", "run_checks"),
-    *("own_checks", "plan_call", "history_call"),
+    *("own_checks", "plan_call", "history_call", "dump_failures", "load_failures"),
 }
 
 

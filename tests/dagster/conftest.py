@@ -11,16 +11,26 @@ import pytest
 
 from pgque_dagster.client import Client
 from tests.conftest import Server, new_database
-from tests.support.events import make_queue
-from tests.support.queues import connect
+from tests.support.dagster.dg_project import DgProject
+from tests.support.queues.events import make_queue
+from tests.support.queues.sql import connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tests.support.sharding import Sharded
+    from tests.support.dagster.sharded_project import ShardedProject
 
 
 DEFAULT, BILLING = "pgque", "billing"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DgProject:
+    """A project of `dg`, in which the test is, and whose modules it may import."""
+    project = DgProject(tmp_path)
+    monkeypatch.chdir(project.folder)
+    monkeypatch.syspath_prepend(project.folder)
+    return project
 
 
 @pytest.fixture
@@ -111,16 +121,16 @@ def sharded(
     database_url: str,
     tmp_path: Path,
     spark: "SparkSession",
-) -> "Sharded":
+) -> "ShardedProject":
     """An asset over two of the databases, stored in Delta unless the parameter is another kind.
 
     What it stores that is no file, is in a further database.
     """
-    from tests.support.sharding import TABLE, Sharded
+    from tests.support.dagster.sharded_project import TABLE, ShardedProject
 
     kind = getattr(request, "param", "delta")
     two = {shard: shard_urls[shard] for shard in ("eu", "us")}
     if kind == "postgres":
         with connect(database_url) as db:
             db.execute(TABLE)
-    return Sharded(two, kind, tmp_path / "lake", spark, database_url)
+    return ShardedProject(two, kind, tmp_path / "lake", spark, database_url)

@@ -21,7 +21,7 @@ from pgque_dagster import (
 from pgque_dagster.client import Client
 from pgque_dagster.client.encoding import Payload
 from tests.dagster.support import SessionHolder, StoringIOManager, forgetful_instance
-from tests.support.events import claim, publish
+from tests.support.queues.events import claim, publish
 
 consuming = partial(pgque_asset, queue="orders", consumer="revenue")
 Result = dg.ExecuteInProcessResult

@@ -34,7 +34,7 @@ from pgque_dagster.client import Client
 from pgque_dagster.components.sinks import IcebergSinkOptions
 from tests.dagster.conftest import BILLING, DEFAULT
 from tests.dagster.support import SessionHolder
-from tests.support.events import make_queue, publish
+from tests.support.queues.events import make_queue, publish
 
 # The cursor of an alert sensor that was evaluated before.
 NOT_THE_FIRST = AlertCursor().model_dump_json()

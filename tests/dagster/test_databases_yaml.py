@@ -10,21 +10,13 @@ from pgque_dagster import PgqueResource
 from pgque_dagster.client import Client
 from pgque_dagster.spark import ParquetSink
 from tests.dagster.conftest import BILLING, DEFAULT
-from tests.support.dg_project import DgProject
-from tests.support.events import publish
+from tests.support.dagster.dg_project import DgProject
+from tests.support.queues.events import publish
 
 TRANSFORM = """\
 def payloads(batch):
     return batch.events(["ev_data"])
 """
-
-
-@pytest.fixture
-def project(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> DgProject:
-    project = DgProject(tmp_path)
-    monkeypatch.chdir(project.folder)
-    monkeypatch.syspath_prepend(project.folder)
-    return project
 
 
 def component(kind: str, **attributes: Any) -> str:

@@ -18,18 +18,18 @@ from click.testing import CliRunner
 from dagster_postgres import PostgresEventLogStorage, PostgresRunStorage, PostgresScheduleStorage
 from pyspark.sql import SparkSession
 
-from demo.processes import free_port
+from harness.processes import free_port
 from pgque_dagster import SparkBatch, build_pgque_sensor, pgque_asset
 from pgque_dagster.cli import main
 from pgque_dagster.client import Client
 from pgque_dagster.launcher import WarmRunLauncher
 from tests.conftest import Server
 from tests.dagster.support import StoringIOManager, materialize
-from tests.support.databases import empty_database
-from tests.support.events import publish
-from tests.support.queues import PATIENCE_SECONDS
-from tests.support.sensing import evaluate, the_request
-from tests.support.signals import wait_until
+from tests.support.dagster.sensing import evaluate, the_request
+from tests.support.queues.events import publish
+from tests.support.queues.sql import PATIENCE_SECONDS
+from tests.support.runner.waiting import wait_until
+from tests.support.servers.databases import empty_database
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 

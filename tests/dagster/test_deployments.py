@@ -12,8 +12,8 @@ from pgque_dagster.client.models import ConsumingAsset
 from pgque_dagster.client.registrations import move_to_deployment
 from pgque_dagster.project.deployment import deployment_name
 from tests.dagster.support import SessionHolder, StoringIOManager
-from tests.support.assets import revenue
-from tests.support.events import publish
+from tests.support.dagster.assets import revenue
+from tests.support.queues.events import publish
 
 SENSOR = build_pgque_sensor([revenue])
 

@@ -11,7 +11,7 @@ from pgque_dagster import pgque_asset
 from pgque_dagster.client import Batch, Client
 from pgque_dagster.project.keys import owner_of_step
 from tests.dagster.orders import error_of
-from tests.support.sharding import LEASE, POINTS, Sharded, shards_of, watched
+from tests.support.dagster.sharded_project import LEASE, POINTS, ShardedProject, shards_of, watched
 
 REFUSED = "as an asset of one database"
 
@@ -21,7 +21,7 @@ class Died(Exception):
 
 
 @dataclass
-class Alone(Sharded):
+class Alone(ShardedProject):
     """The project before: the same asset, with the one database eu and a table of its own."""
 
     @property
@@ -40,12 +40,12 @@ class Alone(Sharded):
 
 
 @pytest.fixture
-def alone(sharded: Sharded) -> Alone:
+def alone(sharded: ShardedProject) -> Alone:
     given = {**vars(sharded), "folder": sharded.folder.with_name("before")}
     return Alone(**given)
 
 
-def die(sharded: Sharded, point: str, monkeypatch: pytest.MonkeyPatch, **run: Any) -> None:
+def die(sharded: ShardedProject, point: str, monkeypatch: pytest.MonkeyPatch, **run: Any) -> None:
     """Has a run end at a point as if it was killed, and waits until its lease is over."""
 
     def reached(at: str) -> None:
@@ -59,7 +59,7 @@ def die(sharded: Sharded, point: str, monkeypatch: pytest.MonkeyPatch, **run: An
 
 
 def test_what_a_run_of_one_database_stored_and_did_not_ack_is_not_stored_again(
-    sharded: Sharded, alone: Alone, monkeypatch: pytest.MonkeyPatch
+    sharded: ShardedProject, alone: Alone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As docs/several-databases.md says: the old definition finishes the open batch."""
     alone.send(eu=[1, 2])
@@ -86,7 +86,7 @@ def test_what_a_run_of_one_database_stored_and_did_not_ack_is_not_stored_again(
 
 @pytest.mark.parametrize("point", [POINTS[1], POINTS[3]])
 def test_a_batch_of_a_run_that_failed_is_refused_if_the_sensor_of_one_database_requested_it(
-    sharded: Sharded, alone: Alone, point: str
+    sharded: ShardedProject, alone: Alone, point: str
 ) -> None:
     alone.send(eu=[1])
     (request,) = alone.requests()
@@ -110,7 +110,7 @@ def test_a_batch_of_a_run_that_failed_is_refused_if_the_sensor_of_one_database_r
 
 
 def test_a_batch_that_no_run_of_one_database_had_is_stored(
-    sharded: Sharded, alone: Alone, monkeypatch: pytest.MonkeyPatch
+    sharded: ShardedProject, alone: Alone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Earlier batches were finished; a run for this one was requested, and never began."""
     alone.send(eu=[1])
@@ -140,7 +140,7 @@ def _raise(reached: str) -> None:
 
 
 def test_a_batch_that_a_vector_has_is_acked_whoever_had_it(
-    sharded: Sharded, monkeypatch: pytest.MonkeyPatch
+    sharded: ShardedProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sharded.send(eu=[1])
     die(sharded, POINTS[3], monkeypatch)

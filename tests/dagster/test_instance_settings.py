@@ -10,18 +10,21 @@ import pytest
 import yaml
 
 from benchmarks import runs
-from demo.dagster_dev import DEMO_SETTINGS
+from harness.dagster_dev import ONE_RUN_SETTINGS
 from pgque_dagster import build_pgque_sensor, project_files
 from pgque_dagster.launcher import WarmRunLauncher
-from tests.support import live, live_remote
+from tests.support.live import instance, pod_project
 
 ROOT = Path(__file__).parents[2]
 NEW_PROJECT = (project_files.FOLDER / "dagster.yaml").read_text()
 # Settings that a file may have otherwise than the new project, or beside its settings.
 OWN: dict[str, tuple[str, ...]] = {
     "deploy/dagster.yaml": ("concurrency.runs.max_concurrent_runs", "storage", "telemetry"),
-    "deploy/values.yaml": ("concurrency.runs.max_concurrent_runs", "run_monitoring"),
-    "deploy/values-warm.yaml": ("concurrency.runs.max_concurrent_runs", "run_monitoring"),
+    # A pod takes longer to start than a run waits in Dagster's own queue.
+    **dict.fromkeys(
+        ("deploy/values.yaml", "deploy/values-warm.yaml"),
+        ("concurrency.runs.max_concurrent_runs", "run_coordinator.", "run_monitoring"),
+    ),
     "the demo": ("concurrency.runs.max_concurrent_runs", "run_monitoring.poll_interval_seconds"),
 }
 
@@ -78,11 +81,11 @@ FILES = {
     "pgque init": NEW_PROJECT,
     **SHOWN,
     "deploy/dagster.yaml": (ROOT / "deploy/dagster.yaml").read_text(),
-    "the demo": DEMO_SETTINGS,
+    "the demo": ONE_RUN_SETTINGS,
 }
 OURS = {
-    "tests/live": live.SETTINGS,
-    "remote steps": live_remote.SETTINGS,
+    "tests/live": instance.SETTINGS,
+    "remote steps": pod_project.SETTINGS,
     "benchmarks": runs.WARM + runs.QUICK_QUEUE,
 }
 

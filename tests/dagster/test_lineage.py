@@ -8,7 +8,7 @@ from pgque_dagster import (
     dead_letters_key,
     queue_key,
 )
-from tests.support.assets import revenue
+from tests.support.dagster.assets import revenue
 
 
 def test_producers_are_upstream_of_the_queue_and_consumers_downstream() -> None:

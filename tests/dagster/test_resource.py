@@ -1,6 +1,5 @@
 """`PgqueResource`: one place for the database, and no password anywhere."""
 
-import time
 import traceback
 from collections.abc import Iterator
 
@@ -18,8 +17,8 @@ from pgque_dagster.client import (
 )
 from pgque_dagster.client.queues import queue_names
 from pgque_dagster.sensors.ticker_sensor import build_pgque_ticker_sensor
-from tests.support.databases import empty_database
-from tests.support.queues import PATIENCE_SECONDS
+from tests.support.runner.waiting import wait_until
+from tests.support.servers.databases import empty_database
 
 SECRET = "s3cr3t-Pa55"
 
@@ -47,14 +46,6 @@ def connections(url: str) -> int:
             "and backend_type = 'client backend'"  # autovacuum may visit the database
         ).fetchone()
     return int(row[0]) if row else 0
-
-
-def wait_for_connections(url: str, count: int) -> None:
-    """A closed connection is listed until its process has ended."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while (found := connections(url)) != count:
-        assert time.monotonic() < deadline, f"{found} connections, not {count}"
-        time.sleep(0.05)
 
 
 def test_declared_queues_exist_with_their_options_and_again_change_nothing(
@@ -114,7 +105,8 @@ def test_a_client_leaves_no_connection_behind(database_url: str) -> None:
     for _ in range(3):
         with PgqueResource(url=database_url).client() as client:
             client.version()
-    wait_for_connections(database_url, 0)
+    # A closed connection is listed until its process has ended.
+    wait_until(lambda: connections(database_url) == 0)
 
 
 def test_a_misspelt_setting_is_refused_without_its_value() -> None:

@@ -7,8 +7,8 @@ import pytest
 from pgque_dagster import PgqueResource
 from pgque_dagster.client import Client, PermissionDenied
 from pgque_dagster.client.queues import queue_names
-from tests.support.logins import as_login
-from tests.support.queues import connect, rows
+from tests.support.queues.sql import connect, rows
+from tests.support.servers.logins import as_login
 
 OPTIONS: dict[str, Any] = {"ticker_max_lag": "7 seconds", "max_retries": 9}
 

@@ -30,13 +30,13 @@ from pgque_dagster import (
 )
 from pgque_dagster.cli import main
 from pgque_dagster.client import Client
-from pgque_dagster.spark.source import PgqueDataSource
+from pgque_dagster.spark.data_source import PgqueDataSource
 from tests.dagster.support import SessionHolder, StoringIOManager, forgetful_instance
-from tests.support.assets import revenue
-from tests.support.dead_letters import give_up
-from tests.support.events import publish
-from tests.support.logins import as_login
-from tests.support.queues import connect
+from tests.support.dagster.assets import revenue
+from tests.support.queues.dead_letters import give_up
+from tests.support.queues.events import publish
+from tests.support.queues.sql import connect
+from tests.support.servers.logins import as_login
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 ROLES = ("pgque_reader", "pgque_writer", "pgque_admin")

@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 from pgque_dagster.client import Client
 from pgque_dagster.spark import DeltaSink, ParquetSink
 from tests.dagster.support import SessionHolder
-from tests.support.dg_project import DgProject
-from tests.support.events import tick
-from tests.support.logins import as_login
+from tests.support.dagster.dg_project import DgProject
+from tests.support.queues.events import tick
+from tests.support.servers.logins import as_login
 
 ROOT = Path(__file__).parent.parent.parent
 LOGIN = "the URL of the login"

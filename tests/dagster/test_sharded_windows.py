@@ -1,7 +1,6 @@
 """Windows of time over several databases: a partition has that of each, or is not stored."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from traceback import format_exception
 from typing import Any
 
@@ -11,10 +10,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from pgque_dagster import (
-    DeltaBatchIOManager,
     ParquetBatchIOManager,
-    PgqueResource,
-    PostgresBatchIOManager,
     SparkBatch,
     pgque_asset,
     queue_key,
@@ -23,14 +19,13 @@ from pgque_dagster.client import Client
 from pgque_dagster.spark import batch as batches
 from tests.conftest import INSTALL_SQL
 from tests.dagster.orders import error_of
-from tests.dagster.support import StoringIOManager
-from tests.support.dg_project import DgProject
-from tests.support.dumps import new_cluster, use_ids
-from tests.support.events import make_queue
-from tests.support.queues import connect
-from tests.support.sharding import POINTS, Sharded, payloads, watched
-from tests.support.stored_tables import iceberg_catalog
-from tests.support.windows import send_at_hours
+from tests.support.dagster.dg_project import DgProject
+from tests.support.dagster.sharded_project import ShardedProject, payloads
+from tests.support.queues.events import make_queue
+from tests.support.queues.sql import connect
+from tests.support.queues.windows import send_at_hours
+from tests.support.servers.dumps import new_cluster, use_ids
+from tests.support.spark.stored_tables import iceberg_catalog
 
 HOURLY = dg.HourlyPartitionsDefinition(start_date="2026-01-01-00:00", end_date="2026-01-02-00:00")
 FIRST, SECOND = "2026-01-01-00:00", "2026-01-01-01:00"
@@ -38,7 +33,7 @@ EVERY_KIND = pytest.mark.parametrize("sharded", ["delta", "iceberg"], indirect=T
 
 
 @dataclass
-class Windows(Sharded):
+class Windows(ShardedProject):
     """A project with one asset over the windows of the queue orders of several databases."""
 
     options: dict[str, Any] = field(default_factory=dict)
@@ -78,7 +73,7 @@ class Windows(Sharded):
 
 
 @pytest.fixture
-def windows(sharded: Sharded) -> Windows:
+def windows(sharded: ShardedProject) -> Windows:
     return Windows(**vars(sharded))
 
 
@@ -112,39 +107,6 @@ def test_a_partition_has_the_window_of_each_shard_and_replaces_its_rows(windows:
     versions = {((each and each.tags) or {})["dagster/data_version"] for each in materialized}
     assert len(versions) == 4
     assert "pgque/prev_tick_id" not in again
-
-
-@EVERY_KIND
-def test_a_stale_run_does_not_replace_what_a_later_run_stored(windows: Windows) -> None:
-    windows.send_hours(eu=[[1]], us=[[2]])
-    inner: list[bool] = []
-
-    def overtaken(batch: SparkBatch) -> DataFrame:
-        windows.compute = payloads
-        inner.append(windows.window().success)
-        return without_1(batch)
-
-    windows.compute = overtaken
-    assert "a later run stored" in error_of(windows.window())
-    assert inner == [True]
-    assert windows.rows() == [("eu", 1), ("us", 2)]
-
-
-@pytest.mark.parametrize("point", POINTS[1:3])
-@EVERY_KIND
-def test_a_run_that_dies_is_repeated_and_nothing_is_stored_twice(
-    windows: Windows, point: str
-) -> None:
-    windows.send_hours(eu=[[1]], us=[[2]])
-
-    def die(reached: str) -> None:
-        if reached == point:
-            raise RuntimeError(point)
-
-    with watched(die):
-        assert point in error_of(windows.window())
-    windows.stored()
-    assert windows.rows() == [("eu", 1), ("us", 2)]
 
 
 @pytest.mark.parametrize(
@@ -258,7 +220,7 @@ def test_a_table_has_windows_of_shards_or_of_one_database(windows: Windows) -> N
     windows.stored()
     shards = windows.options
     windows.options = {"databases": [], "database": "eu"}
-    assert "over several databases, and takes no batches of one" in error_of(windows.window())
+    assert "over several databases, and accepts no batches of one" in error_of(windows.window())
 
     windows.folder = windows.folder / "other"
     if windows.kind == "iceberg":
@@ -294,37 +256,10 @@ def test_two_shards_that_are_one_database_are_refused(windows: Windows) -> None:
     assert not windows.folder.exists()
 
 
-def test_what_cannot_replace_a_window_is_refused_and_what_nobody_acks_is_not(
-    windows: Windows,
-) -> None:
+def test_a_directory_of_parquet_takes_no_windows_of_several_databases(windows: Windows) -> None:
     windows.send_hours(eu=[[1]], us=[[2]])
-    for manager in (
-        PostgresBatchIOManager(pgque=PgqueResource(url=windows.target)),
-        DeltaBatchIOManager(base_dir=str(windows.folder), mode="upsert", key=["number"]),
-    ):
-        windows.manager = manager
-        assert "cannot replace the rows of a window" in error_of(windows.window())
     windows.manager = ParquetBatchIOManager(base_dir=str(windows.folder))
-    assert "takes the batches of one database, not of several" in error_of(windows.window())
-
-    seen: list[int] = []
-
-    def stores_itself(batch: SparkBatch) -> None:
-        seen.append(payloads(batch).count())
-
-    windows.manager, windows.compute = StoringIOManager(), stores_itself
-    windows.stored()
-    assert seen == [2]
-
-    def checked(batch: SparkBatch) -> Any:
-        yield batch.event_count
-        yield dg.AssetCheckResult(passed=False)
-
-    windows.compute = checked
-    windows.options = {
-        "check_specs": [dg.AssetCheckSpec("positive", asset="revenue", blocking=True)]
-    }
-    assert "positive" in error_of(windows.window())
+    assert "accepts the batches of one database, not of several" in error_of(windows.window())
 
 
 ATTRIBUTES = """\
@@ -343,11 +278,8 @@ def numbers(orders):
 
 
 def test_windows_of_shards_in_yaml(
-    windows: Windows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession
+    windows: Windows, project: DgProject, spark: SparkSession
 ) -> None:
-    project = DgProject(tmp_path)
-    monkeypatch.chdir(project.folder)
-    monkeypatch.syspath_prepend(project.folder)
     for shard, url in windows.urls.items():
         attributes = f"attributes:\n  database: {shard}\n"
         project.write(

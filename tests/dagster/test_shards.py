@@ -22,19 +22,21 @@ from pgque_dagster import (
     pgque_asset,
 )
 from pgque_dagster.client import Client, InvalidArgument
-from pgque_dagster.sensors import shards
+from pgque_dagster.sensors import databases
 from tests.conftest import INSTALL_SQL, new_server
 from tests.dagster.support import StoringIOManager
-from tests.support.dg_project import DgProject
-from tests.support.events import make_queue
-from tests.support.sharding import Sharded, payloads, shards_of
-from tests.support.stored_tables import iceberg_catalog
+from tests.support.dagster.dg_project import DgProject
+from tests.support.dagster.sharded_project import ShardedProject, payloads, shards_of
+from tests.support.queues.events import make_queue
+from tests.support.spark.stored_tables import iceberg_catalog
 
 EVERY_KIND = pytest.mark.parametrize("sharded", ["delta", "iceberg", "postgres"], indirect=True)
 
 
 @EVERY_KIND
-def test_a_run_has_a_batch_of_each_shard_and_stores_them_by_one_commit(sharded: Sharded) -> None:
+def test_a_run_has_a_batch_of_each_shard_and_stores_them_by_one_commit(
+    sharded: ShardedProject,
+) -> None:
     sharded.send(eu=[1, 2], us=[1, 3])
 
     (request,) = sharded.requests()
@@ -62,7 +64,7 @@ def test_a_run_has_a_batch_of_each_shard_and_stores_them_by_one_commit(sharded: 
     assert sharded.rows()[2:] == [("us", 1), ("us", 3), ("us", 4)]
 
 
-def test_a_batch_that_fails_does_not_stop_those_of_other_shards(sharded: Sharded) -> None:
+def test_a_batch_that_fails_does_not_stop_those_of_other_shards(sharded: ShardedProject) -> None:
     def picky(batch: SparkBatch) -> DataFrame:
         frame = batch.payload("number bigint not null")
         if frame.where("number = 13").count():
@@ -81,14 +83,14 @@ def test_a_batch_that_fails_does_not_stop_those_of_other_shards(sharded: Sharded
     told = sharded.evaluate(max_attempts=2)
     assert isinstance(told, str)
     assert "shard us: " in told
-    assert "parked after 2 attempts" in told
+    assert "held after 2 attempts" in told
     sharded.send(eu=[2])
     (request,) = sharded.requests(max_attempts=2)
     assert sharded.run(request.tags).success
     assert sharded.rows() == [("eu", 1), ("eu", 2)]
 
 
-def test_a_shard_is_added_and_removed(sharded: Sharded, shard_urls: dict[str, str]) -> None:
+def test_a_shard_is_added_and_removed(sharded: ShardedProject, shard_urls: dict[str, str]) -> None:
     sharded.send(eu=[1], us=[1])
     sharded.consume()
 
@@ -110,10 +112,10 @@ def test_a_shard_is_added_and_removed(sharded: Sharded, shard_urls: dict[str, st
 def test_a_server_that_is_down_is_left_out_and_named(
     shard_urls: dict[str, str], tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shards, "_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(databases, "_AGAIN_SECONDS", 0.0)
     with new_server() as other:
         install(other.url)
-        sharded = Sharded(
+        sharded = ShardedProject(
             {"eu": shard_urls["eu"], "us": other.url}, "delta", tmp_path / "lake", spark
         )
         with Client(other.url) as client:
@@ -135,7 +137,7 @@ def test_a_server_that_is_down_is_left_out_and_named(
         assert checks(sharded) == {"eu": True, "us": True}
 
 
-def checks(sharded: Sharded) -> dict[str, bool]:
+def checks(sharded: ShardedProject) -> dict[str, bool]:
     """The results of the checks on the lag, by shard."""
     found = build_consumer_lag_checks([sharded.asset], max_lag=timedelta(minutes=1))
     assets = [
@@ -158,7 +160,7 @@ def install(url: str) -> None:
 
 @EVERY_KIND
 def test_a_shard_of_another_incarnation_is_left_out_until_somebody_decides(
-    sharded: Sharded, shard_urls: dict[str, str]
+    sharded: ShardedProject, shard_urls: dict[str, str]
 ) -> None:
     sharded.send(eu=[1], us=[1])
     sharded.consume()
@@ -181,7 +183,7 @@ def test_a_shard_of_another_incarnation_is_left_out_until_somebody_decides(
     assert sharded.rows() == [("eu", 1), ("eu", 2), ("us", 1), ("us", 2)]
 
 
-def adopt(sharded: Sharded, told: str) -> None:
+def adopt(sharded: ShardedProject, told: str) -> None:
     """Does what the error says."""
     what = told.partition("Then adopt it: ")[2].splitlines()[0]
     match sharded.kind:
@@ -195,7 +197,9 @@ def adopt(sharded: Sharded, told: str) -> None:
                 db.execute(what.encode())
 
 
-def test_a_directory_of_parquet_takes_no_batches_of_several_databases(sharded: Sharded) -> None:
+def test_a_directory_of_parquet_takes_no_batches_of_several_databases(
+    sharded: ShardedProject,
+) -> None:
     sharded.send(eu=[1], us=[1])
     (request,) = sharded.requests()
     manager = ParquetBatchIOManager(base_dir=str(sharded.folder))
@@ -208,13 +212,13 @@ def test_a_directory_of_parquet_takes_no_batches_of_several_databases(sharded: S
     )
 
     (failure,) = [each for each in done.all_events if each.is_step_failure]
-    assert "takes the batches of one database, not of several" in str(
+    assert "accepts the batches of one database, not of several" in str(
         failure.step_failure_data.error
     )
     assert sharded.left() == ["eu", "us"]
 
 
-def test_a_table_is_either_of_shards_or_of_one_database(sharded: Sharded) -> None:
+def test_a_table_is_either_of_shards_or_of_one_database(sharded: ShardedProject) -> None:
     single = pgque_asset(queue="orders", database="eu", consumer="revenue", name="revenue")(
         payloads
     )
@@ -228,7 +232,7 @@ def test_a_table_is_either_of_shards_or_of_one_database(sharded: Sharded) -> Non
     sharded.send(eu=[1])
     assert sharded.consume()
     sharded.send(eu=[2])
-    assert "over several databases, and takes no batches of one" in run_alone()
+    assert "over several databases, and accepts no batches of one" in run_alone()
 
     sharded.folder = sharded.folder / "other"
     assert run_alone() == ""
@@ -241,7 +245,7 @@ def test_a_table_is_either_of_shards_or_of_one_database(sharded: Sharded) -> Non
     assert sharded.left() == ["eu", "us"]
 
 
-def test_events_of_shards_are_nacked_and_dead_lettered_by_shard(sharded: Sharded) -> None:
+def test_events_of_shards_are_nacked_and_dead_lettered_by_shard(sharded: ShardedProject) -> None:
     def fails(batch: SparkBatch) -> DataFrame:
         events = batch.events(["ev_id", "ev_data"])
         bad = events.where("ev_data like '%13%'")
@@ -265,18 +269,18 @@ def test_events_of_shards_are_nacked_and_dead_lettered_by_shard(sharded: Sharded
     )
 
 
-def test_what_cannot_be_stored_by_one_commit_is_refused(sharded: Sharded) -> None:
+def test_what_cannot_be_stored_by_one_commit_is_refused(sharded: ShardedProject) -> None:
     def none(batch: SparkBatch) -> None:
         """Stores nothing by a sink."""
 
     blocking = dg.AssetCheckSpec("positive", asset="revenue", blocking=True)
     refused: list[tuple[str, dict[str, Any], Callable[..., Any]]] = [
         ("an IO manager stores the result", {}, none),
-        ("no check can block its ack", {"check_specs": [blocking]}, payloads),
+        ("a check cannot block its ack", {"check_specs": [blocking]}, payloads),
         ("leave out partitions, or databases", {"partitions": 4}, payloads),
-        ("leave out database, or databases", {"database": "asia"}, payloads),
-        ("databases is a text", {"databases": "eu"}, payloads),
-        ("databases names one twice", {"databases": ["eu", "eu"]}, payloads),
+        ("pass database or databases, not both", {"database": "asia"}, payloads),
+        ("databases is a string", {"databases": "eu"}, payloads),
+        ("databases has a name twice", {"databases": ["eu", "eu"]}, payloads),
     ]
     for told, options, compute in refused:
         given = {"queue": "orders", "databases": ["eu", "us"], "name": "revenue", **options}
@@ -309,11 +313,8 @@ def numbers(orders):
 
 
 def test_shards_in_yaml(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shard_urls: dict[str, str], spark: SparkSession
+    tmp_path: Path, project: DgProject, shard_urls: dict[str, str], spark: SparkSession
 ) -> None:
-    project = DgProject(tmp_path)
-    monkeypatch.chdir(project.folder)
-    monkeypatch.syspath_prepend(project.folder)
     for shard in ("eu", "us"):
         attributes = f"attributes:\n  database: {shard}\n"
         project.write(
@@ -332,7 +333,7 @@ def test_shards_in_yaml(
         "  consumer_lag_checks: {max_lag: 1m}\n",
     )
     (project.defs / "revenue" / "transform.py").write_text(TRANSFORM)
-    sharded = Sharded(
+    sharded = ShardedProject(
         {shard: shard_urls[shard] for shard in ("eu", "us")}, "delta", tmp_path, spark
     )
     sharded.send(eu=[1], us=[2])

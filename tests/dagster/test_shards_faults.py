@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pgque_dagster import SparkBatch
 from pgque_dagster.assets.new_batches import batch_of
 from pgque_dagster.client import Client
-from tests.support.sharding import POINTS, STORED, Sharded, watched
+from tests.support.dagster.sharded_project import POINTS, STORED, ShardedProject, watched
 
 
 class Died(Exception):
@@ -20,7 +20,7 @@ class Died(Exception):
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_run_that_dies_is_completed_and_nothing_is_stored_twice(
-    sharded: Sharded, point: str
+    sharded: ShardedProject, point: str
 ) -> None:
     sharded.send(eu=[1, "no number"], us=["no number", 2])
     (request,) = sharded.requests()
@@ -52,7 +52,7 @@ def test_a_run_that_dies_is_completed_and_nothing_is_stored_twice(
 
 
 def test_what_a_run_that_died_had_stored_is_recorded_before_it_is_acked(
-    sharded: Sharded, monkeypatch: pytest.MonkeyPatch
+    sharded: ShardedProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sharded.send(eu=[1])
     (request,) = sharded.requests()
@@ -76,7 +76,7 @@ def test_what_a_run_that_died_had_stored_is_recorded_before_it_is_acked(
     assert len(list(filter(None, map(batch_of, made)))) == 1
 
 
-def test_two_runs_with_one_batch_in_common_store_it_once(sharded: Sharded) -> None:
+def test_two_runs_with_one_batch_in_common_store_it_once(sharded: ShardedProject) -> None:
     """The later one claims a batch of the earlier one, which publishes before it."""
     sharded.send(eu=[1], us=[1])
     (request,) = sharded.requests()

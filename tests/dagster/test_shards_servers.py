@@ -27,17 +27,25 @@ from pyiceberg.expressions import And, EqualTo, In
 from pyspark.sql import SparkSession
 
 from pgque_dagster.client import BatchLeased, Client
-from pgque_dagster.sensors import shards
+from pgque_dagster.sensors import databases
 from tests.conftest import INSTALL_SQL
 from tests.dagster.test_shards import adopt, install
-from tests.support.dumps import dump
-from tests.support.events import tick
-from tests.support.machines import HAS_CLOCKS, IS_ROOT, Disk, small_disk
-from tests.support.seeds import SEEDS
-from tests.support.shard_servers import Machine, Shard, loaded, machine, settled
-from tests.support.sharding import POINTS, TABLE, Sharded, payloads, shards_of, watched
-from tests.support.signals import go_on, state_of, wait_until
-from tests.support.stored_tables import iceberg_catalog
+from tests.programs.signals import go_on, state_of
+from tests.support.dagster.shard_servers import Machine, Shard, loaded, machine, settled
+from tests.support.dagster.sharded_project import (
+    POINTS,
+    TABLE,
+    ShardedProject,
+    payloads,
+    shards_of,
+    watched,
+)
+from tests.support.queues.events import tick
+from tests.support.runner.seeds import SEEDS
+from tests.support.runner.waiting import wait_until
+from tests.support.servers.dumps import dump
+from tests.support.servers.machines import HAS_CLOCKS, IS_ROOT, Disk, small_disk
+from tests.support.spark.stored_tables import iceberg_catalog
 
 SHARDS = ("eu", "us", "asia", "africa")
 STEPS = ("dump", "restore", *["crash"] * 6, *["start"] * 4, "shards", "shards", "all")
@@ -71,7 +79,7 @@ class Story:
         paused: programs that stopped in a run.
     """
 
-    sharded: Sharded
+    sharded: ShardedProject
     all: dict[str, Shard]
     folder: Path
     choose: Random
@@ -186,7 +194,12 @@ class Story:
         place = (self.sharded.kind, str(self.sharded.folder), self.sharded.target)
         run = (json.dumps(dict(found[0].tags)), signal.name, self.choose.choice(points))
         log = self.folder / f"log-{self.faults}"
-        command = [sys.executable, "-m", "tests.support.sharding", json.dumps(self.sharded.urls)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.support.dagster.sharded_project",
+            json.dumps(self.sharded.urls),
+        ]
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [*command, *place, *run, f"{log}.signalled"], stderr=output, start_new_session=True
@@ -252,9 +265,9 @@ def test_whatever_fails_on_four_servers_each_event_is_stored_once(
     Networks break, clocks are stepped, disks are full. One of four has a process killed, and one
     has one paused: each starts a Spark.
     """
-    monkeypatch.setattr(shards, "_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(databases, "_AGAIN_SECONDS", 0.0)
     folder = tmp_path / "lake"
-    sharded = Sharded({}, kind, folder, spark, database_url)
+    sharded = ShardedProject({}, kind, folder, spark, database_url)
     # A task for each slice costs more than everything else.
     sharded.compute = lambda batch: payloads(batch).coalesce(1)
     if kind == "postgres":
@@ -279,7 +292,7 @@ def test_whatever_fails_on_four_servers_each_event_is_stored_once(
     record_property("faults", story.faults)
 
 
-def compare(sharded: Sharded, all: dict[str, Shard]) -> None:
+def compare(sharded: ShardedProject, all: dict[str, Shard]) -> None:
     """Each event is stored once; one that its restored database lacks, at most once."""
     counted = Counter(sharded.rows())
     assert max(counted.values()) == 1, [row for row in counted if counted[row] > 1]
@@ -289,7 +302,7 @@ def compare(sharded: Sharded, all: dict[str, Shard]) -> None:
         assert not stored - shard.sent() - shard.lost
 
 
-def forget(sharded: Sharded, shard: str, ids: list[int]) -> None:
+def forget(sharded: ShardedProject, shard: str, ids: list[int]) -> None:
     """Deletes the rows of a shard whose events come again, as the error about it says."""
     table = sharded.folder / "revenue"
     match sharded.kind:

@@ -14,8 +14,8 @@ from pgque_dagster import (
 )
 from pgque_dagster.client import Client
 from tests.dagster.support import StoringIOManager, materialize
-from tests.support.events import claim, publish
-from tests.support.sensing import evaluate
+from tests.support.dagster.sensing import evaluate
+from tests.support.queues.events import claim, publish
 
 
 def payloads(batch: SparkBatch) -> list[str]:

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from demo.books import MONEY
-from demo.place import PROJECT
+from harness.place import PROJECT
 
 
 @pytest.mark.slow

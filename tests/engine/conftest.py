@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.support.queues import Connection
-from tests.support.sessions import background, db, empty_url
+from tests.support.queues.sessions import background, db, empty_url
+from tests.support.queues.sql import Connection
 
 __all__ = ["background", "db", "empty_url"]
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conftest import INSTALL_SQL, new_server
-from tests.support.queues import Connection, connect
-from tests.support.replicas import wait_for
+from tests.support.queues.sql import Connection, connect
+from tests.support.servers.standbys import wait_for
 
 SETTINGS = {
     "autovacuum_naptime": "1s",

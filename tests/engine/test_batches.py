@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.support.queues import Connection, refused
-from tests.support.races import race
+from tests.support.queues.races import race
+from tests.support.queues.sql import Connection, refused
 
 
 def test_events_arrive_exactly_once_and_not_before_a_tick(q: Connection) -> None:
@@ -147,6 +147,10 @@ def send_and_tick(db: Connection, *ticks: str) -> None:
         ("abc", AGES, {"interval": "20 min"}, ["ab"]),
         ("a", AGES[:2], {"interval": "20 min"}, [None]),
         ("abc", AGES, {"count": 1000, "interval": "20 min"}, ["ab"]),
+        # With a maximum, the interval need only be over.
+        ("ab", AGES[:3], {"count": 9, "interval": "90 min", "maximum": 9}, ["ab"]),
+        ("ab", AGES[:3], {"count": 9, "interval": "90 min"}, [None]),
+        ("ab", AGES[:3], {"count": 9, "interval": "2 hours", "maximum": 9}, [None]),
         # No tick that is younger than the lag.
         ("a", ("100 min", "5 min"), {"lag": "10 min"}, [None]),
         ("ab", ("100 min", "50 min", "5 min"), {"lag": "10 min"}, ["a", None]),

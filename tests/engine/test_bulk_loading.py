@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.queues import Connection, refused
+from tests.support.queues.sql import Connection, refused
 
 RAW = "select pgque.insert_event_raw('q', null, null, null, null, 't', 'x', null, null, null, null)"
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.queues import Connection
-from tests.support.type_values import NOT_WRITTEN, ODD, OTHER, SETUP, VALUES, settings
+from tests.support.queues.sql import Connection
+from tests.support.queues.type_values import NOT_WRITTEN, ODD, OTHER, SETUP, VALUES, settings
 
 EVENTS = "select ev_data from pgque.event where ev_extra1 = %s order by ev_id"
 KEYS: dict[str, tuple[str, ...]] = {

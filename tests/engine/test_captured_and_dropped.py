@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.conftest import INSTALL_SQL
-from tests.support.queues import Connection, refused
-from tests.support.races import race
+from tests.support.queues.races import race
+from tests.support.queues.sql import Connection, refused
 
 CAPTURE = "select pgque.capture('t', 'q')"
 COUNT = "select count(*) from pgque.event"

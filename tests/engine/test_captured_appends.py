@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.queues import Connection, refused
+from tests.support.queues.sql import Connection, refused
 
 EVENTS = "select ev_type, ev_data::json ->> 'a' from pgque.event order by ev_id"
 PROBLEM = "select problem from pgque.captured_tables()"

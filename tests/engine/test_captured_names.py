@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from psycopg import sql
 
-from tests.support.queues import Connection, value
+from tests.support.queues.sql import Connection, value
 
 SOURCES = Path(__file__).parents[2] / "sql" / "engine" / "triggers"
 # All words of the functions, so also each name that they use.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.queues import Connection, refused
+from tests.support.queues.sql import Connection, refused
 
 # The types of the events and their tables, in the order of their ids.
 EVENTS = "select ev_type, ev_extra1 from pgque.event order by ev_id"
@@ -176,14 +176,14 @@ def test_a_copy_is_forgotten_by_its_tables_name(db: Connection) -> None:
     db.value("select pgque.forget_replicated('q', 'c', 't')")
 
     assert db.rows("select table_name from pgque.replicated_tables('q', 'c')") == [("u",)]
-    with refused("PQ005", "no table is to be forgotten"):
+    with refused("PQ005", "no table was named"):
         db.value("select pgque.forget_replicated('q', 'c', null)")
 
 
 def test_a_snapshot_tick_comes_at_once_and_has_the_snapshot_of_its_transaction(
     db: Connection,
 ) -> None:
-    with refused("PQ005", "snapshot of a statement"):
+    with refused("PQ005", "a statement's snapshot"):
         db.value("select pgque.snapshot_tick('q')")
     run(db, "begin isolation level repeatable read")
     seen = db.value("select pg_current_snapshot()::text")

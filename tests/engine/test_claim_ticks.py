@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support.queues import Connection, refused
-from tests.support.races import race
+from tests.support.queues.races import race
+from tests.support.queues.sql import Connection, refused
 
 
 class Claim(NamedTuple):
@@ -101,7 +101,7 @@ class TestLease:
     ) -> None:
         first = claim(db, ticks[0], ticks[1], i_ttl="1 microsecond")
         db.finish(first.batch)
-        with refused("PQ012", "q/c", "somebody else"):
+        with refused("PQ012", "q/c", "another owner"):
             claim(db, ticks[1], ticks[2], i_epoch=first.epoch)
 
     def test_of_two_newcomers_at_once_one_is_refused(

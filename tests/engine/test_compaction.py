@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.support.halves import catch_up
-from tests.support.queues import Connection, refused
+from tests.support.queues.halves import catch_up
+from tests.support.queues.sql import Connection, refused
 
 POSITIONS = "select count(*) from pgque.position_log"
 TICKS = "select count(*) from pgque.tick"

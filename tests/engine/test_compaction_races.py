@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.halves import catch_up
-from tests.support.queues import Connection
-from tests.support.races import draw_next, race
+from tests.support.queues.halves import catch_up
+from tests.support.queues.races import draw_next, race
+from tests.support.queues.sql import Connection
 
 
 def compact(db: Connection) -> int:

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.metrics import health
-from tests.support.queues import Connection, connect, refused
-from tests.support.races import race
-from tests.support.workers import register
+from tests.support.queues.metrics import health
+from tests.support.queues.races import race
+from tests.support.queues.sql import Connection, connect, refused
+from tests.support.queues.workers import register
 
 STATES = "from pgque.consumer_states(%s::text[], %s::text[]"
 
@@ -190,10 +190,10 @@ class TestAHeldBatch:
     def test_is_critical_with_its_consumer_its_number_and_the_reason(
         self, db: Connection, batch: Any
     ) -> None:
-        assert health(db)["held_batch:c"] == ("ok", "no batch is parked")
+        assert health(db)["held_batch:c"] == ("ok", "no batch is held")
         assert hold(db, batch) == 1
         detail = health(db)["held_batch:c"][1]
-        assert detail.startswith(f'batch {batch} of "c" is parked since 20')
+        assert detail.startswith(f'batch {batch} of "c" is held since 20')
         assert detail.endswith("what follows it waits: it failed")
         assert self.held(db) == ("critical", "it failed")
         # Under the same epoch, once.
@@ -206,7 +206,7 @@ class TestAHeldBatch:
         hold(db, batch)
         _, _, epoch = claim(db, ttl="1 microsecond")
         assert self.held(db) == ("ok", None)
-        words = (f"batch {batch} is not parked: it is under epoch 1, not 0", "count them again")
+        words = (f"batch {batch} is not held: it is under epoch 1, not 0", "count them again")
         with refused("PQ012", *words):
             hold(db, batch)
         assert hold(db, batch, epoch, "a run by hand failed, too") == 1
@@ -214,7 +214,7 @@ class TestAHeldBatch:
 
     def test_is_not_held_while_its_owner_works_on_it(self, db: Connection, batch: Any) -> None:
         _, _, epoch = claim(db)
-        with refused("PQ012", f'batch {batch} is not parked: "me" works on it until'):
+        with refused("PQ012", f'batch {batch} is not held: "me" works on it until'):
             hold(db, batch, epoch)
 
     def test_ends_its_hold_with_its_end(self, db: Connection, batch: Any) -> None:
@@ -227,7 +227,7 @@ class TestAHeldBatch:
         assert self.held(db)[0] == "ok"
 
     def test_has_a_reason(self, db: Connection, batch: Any) -> None:
-        with refused("PQ005", f"no reason to park batch {batch}"):
+        with refused("PQ005", f"no reason to hold batch {batch}"):
             hold(db, batch, reason="")
 
     def test_of_a_subconsumer_is_held_by_itself(self, bare: Connection) -> None:
@@ -245,7 +245,7 @@ class TestAHeldBatch:
 
 
 class TestABatchThatIsTriedAgainWithoutEnd:
-    """Its attempts fail by what passes; health says since when and why, and it is not parked."""
+    """Its attempts fail by what passes; health says since when and why, and it is not held."""
 
     RETRIED = "select pgque.hold_batch(%s, 0, %s, true)"
 
@@ -281,7 +281,7 @@ class TestABatchThatIsTriedAgainWithoutEnd:
         assert self.failing(queue)[1].endswith("no right")
         assert self.failing(queue)[0] == "critical"
 
-    def test_is_parked_when_its_attempts_are_used_up(self, queue: Connection) -> None:
+    def test_is_held_when_its_attempts_are_used_up(self, queue: Connection) -> None:
         batch = queue.next_batch()
         queue.value(self.RETRIED, batch, "the target is away")
         assert hold(queue, batch) == 1

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.support.queues import Connection, refused
+from tests.support.queues.sql import Connection, refused
 
 ENTER = "select pgque.enter_deployment('q', %s, %s, %s, %s::text[])"
 MOVE = "select pgque.move_to_deployment('q', 'c', %s, %s, %s::text[])"
@@ -53,9 +53,9 @@ def test_another_asset_is_refused_with_both_names_and_what_to_type(
 
     with refused(
         "PQ024",
-        'belongs to deployment "prod", code location "a", asset team_a/revenue',
-        f'this is deployment "prod", code location "{location}", asset {asset}',
-        "another consumer=",
+        'belongs to deployment "prod", location "a", asset team_a/revenue',
+        f'this is deployment "prod", location "{location}", asset {asset}',
+        "another consumer",
         statement,
     ):
         enter(q, *other)
@@ -79,7 +79,7 @@ def test_what_is_not_known_is_not_compared_and_recorded_once_it_is(q: Connection
     enter(q, "prod", "a", ["revenue"])
     enter(q, "prod", None, ["revenue"])
     assert q.rows(OF_C) == [("prod", "a", ["revenue"])]
-    with refused("PQ024", 'code location "b"'):
+    with refused("PQ024", 'location "b"'):
         enter(q, None, "b", ["revenue"])
 
 
@@ -97,7 +97,7 @@ def test_of_two_assets_that_ask_at_once_for_a_consumer_of_an_earlier_version_one
             second = pool.submit(enter, two, *TEAM_B)
             watch.wait_until_blocked(two)
         assert first.result() == 0
-        with refused("PQ024", 'code location "a"'):
+        with refused("PQ024", 'location "a"'):
             second.result()
     assert q.rows(OF_C) == [TEAM_A]
 
@@ -136,7 +136,7 @@ def test_health_names_a_consumer_whose_asset_is_gone_at_once(q: Connection) -> N
 
     ((status, detail),) = q.rows(HEALTH)
     assert status == "critical"
-    assert 'belongs to deployment "prod", code location "a", asset team_a/revenue' in detail
+    assert 'belongs to deployment "prod", location "a", asset team_a/revenue' in detail
     assert "gone from there" in detail
     assert "select pgque.unregister_consumer('q', 'c');" in detail
 
@@ -162,7 +162,7 @@ def test_health_names_a_consumer_whose_location_is_gone(
     let_pass(q, ago)
     ((found, detail),) = q.rows(HEALTH)
     assert found == status
-    assert "no sensor was seen since" in detail
+    assert "which was last seen at" in detail
 
 
 def test_health_of_a_consumer_whose_runs_a_schedule_starts_after_the_sensor_is_off_is_good(

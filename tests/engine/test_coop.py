@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.queues import Connection, refused
-from tests.support.workers import age_worker, next_of, queue_with_ticks, register, work_off
+from tests.support.queues.sql import Connection, refused
+from tests.support.queues.workers import age_worker, next_of, queue_with_ticks, register, work_off
 
 CUSTOM = "pgque.next_batch_custom('q', 'c', 'w1', %s, %s, %s, %s)"
 

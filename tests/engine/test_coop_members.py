@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.support.queues import Connection, refused
-from tests.support.workers import (
+from tests.support.queues.sql import Connection, refused
+from tests.support.queues.workers import (
     next_of,
     positions,
     queue_with_ticks,

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.queues import Connection, refused
-from tests.support.races import Step, race
-from tests.support.workers import next_of, queue_with_ticks, register, roles, unregister
+from tests.support.queues.races import Step, race
+from tests.support.queues.sql import Connection, refused
+from tests.support.queues.workers import next_of, queue_with_ticks, register, roles, unregister
 
 
 def asks(worker: str, dead: str | None = None) -> Step:

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from tests.support.halves import compact
-from tests.support.queues import Connection, refused
+from tests.support.queues.halves import compact
+from tests.support.queues.sql import Connection, refused
 
 POSITIONS = "select count(*) from pgque.position_log"
 CURRENT_TABLE = "select queue_cur_table from pgque.queue"

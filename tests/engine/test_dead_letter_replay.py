@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.dead_letters import give_up, give_up_next, inspect
-from tests.support.queues import Connection, refused
-from tests.support.races import race
+from tests.support.queues.dead_letters import give_up, give_up_next, inspect
+from tests.support.queues.races import race
+from tests.support.queues.sql import Connection, refused
 
 REPLAY = "select pgque.dlq_replay(dl_id) from pgque.dlq_inspect('q')"
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.support.dead_letters import give_up, give_up_next, inspect
-from tests.support.queues import Connection, refused
+from tests.support.queues.dead_letters import give_up, give_up_next, inspect
+from tests.support.queues.sql import Connection, refused
 
 REPLAY = "select pgque.dlq_replay(dl_id) from pgque.dlq_inspect('q')"
 FULL_EVENT = "select pgque.insert_event('q', 't', 'x', '1', '2', '3', '4')"

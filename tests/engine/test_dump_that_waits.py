@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tests.conftest import INSTALL_SQL
-from tests.support import dumps
-from tests.support.databases import empty_database
-from tests.support.halves import catch_up
-from tests.support.queues import Connection, connect, refused
-from tests.support.replicas import wait_for
+from tests.support.queues.halves import catch_up
+from tests.support.queues.sql import Connection, connect, refused
+from tests.support.servers import dumps
+from tests.support.servers.databases import empty_database
+from tests.support.servers.standbys import wait_for
 
 Dump = Callable[[Callable[[], None]], Connection]
 

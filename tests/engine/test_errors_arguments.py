@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from tests.security.decisions import TRIGGERS
-from tests.support.catalog import (
+from tests.support.queues.catalog import (
     CONSUMER_ARGUMENTS,
     GENERATED,
     QUEUE_ARGUMENTS,
@@ -20,7 +20,7 @@ from tests.support.catalog import (
     public_functions,
     sample_values,
 )
-from tests.support.queues import Connection, connect
+from tests.support.queues.sql import Connection, connect
 
 # What null means where it is no mistake, by argument; by function too where it is one elsewhere.
 NULL_MEANS = {
@@ -31,6 +31,7 @@ NULL_MEANS = {
     "a new id, the present time, the first delivery, to all consumers": """
         x_ev_id x_ev_time x_ev_retry ev_id ev_time ev_retry ev_owner""",
     "no reason given": "i_reason",
+    "no copy in parts": "set_apart.i_copying",
     "what is not known of an asset": """
         enter_deployment.i_deployment enter_deployment.i_location enter_deployment.i_assets
         move_to_deployment.i_deployment move_to_deployment.i_location move_to_deployment.i_assets
@@ -60,7 +61,7 @@ NULL_MEANS = {
     "a batch with events": "note_stored.i_empty_after",
     "nothing was compared, or found": """
         note_verified.i_copy note_verified.i_tick note_verified.i_rows note_verified.i_problem
-        note_verified.i_why_not""",
+        note_verified.i_why_not note_verified.i_part""",
 }
 MAY_BE_NULL = {name for names in NULL_MEANS.values() for name in names.split()}
 # What null is refused with where that is not, or not only, PQ005.
@@ -101,7 +102,10 @@ NEGATIVE = {
     "pg_catalog.interval": "-1 second",
 }
 # Besides the samples: an array as text, a word of a list.
-OTHER_VALUES = {"payloads": "{1}", "i_on_failure": "skip", "i_max_return": 100}
+OTHER_VALUES = {
+    **{"payloads": "{1}", "i_on_failure": "skip", "i_max_return": 100},
+    "i_part": '{"number": 1, "of": 2}',
+}
 # As in PgQ: what is not there needs no end and has no information.
 LENIENT = {
     "unsubscribe", "unregister_consumer", "unregister_subconsumer", "unsubscribe_subconsumer",

@@ -8,9 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.support.dumps import dump, restore
-from tests.support.queues import Connection, connect, refused
-from tests.support.races import race
+from tests.support.queues.races import race
+from tests.support.queues.sql import Connection, connect, refused
+from tests.support.servers.dumps import dump, restore
 
 CALLS = [
     "select pgque.send(%s, 't', %s::text)",

@@ -1,45 +1,29 @@
 """A server that goes on without the last transactions gives out no id of a lost batch again."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import psycopg
 import pytest
 
 from tests.conftest import INSTALL_SQL
-from tests.support.databases import owned_database
-from tests.support.queues import Connection, connect, refused
-from tests.support.replicas import Replicas, cut_off, replicas, wait_for
+from tests.support.queues.sql import Connection, connect, refused
+from tests.support.servers.databases import owned_database
+from tests.support.servers.postgres import Postgres
+from tests.support.servers.standbys import Replicas, cut_off, replicas, wait_for
 
-Open = Callable[[], Connection]
-
-
-class Servers(NamedTuple):
-    """Opens connections to a database of the primary, and of both standbys."""
-
-    primary: Open
-    standby: Open
-    sibling: Open
-
-
-# Works on the primary, then yields: the standbys are cut off. What the primary does after that is
-# lost. Then it yields once more: the standbys are promoted.
-Story = Callable[[Servers], Iterator[None]]
-STORIES: dict[str, Story] = {}
+CROWD = tuple(f"c{number}" for number in range(8))
+TIMELINE = "select last_value >> 32 from pgque.lineage_seq"
+FINGERPRINT = "select pgque.tick_fingerprint('q', %s)"
+CLAIM = """
+select batch_id from pgque.claim_ticks(
+    'q', 'c', 'me', '1 minute', %s, %s, i_from_fingerprint => %s, i_to_fingerprint => %s)
+"""
 
 
-def story(name: str, *arguments: Any) -> Callable[[Callable[..., Iterator[None]]], Any]:
-    def add(told: Callable[..., Iterator[None]]) -> Callable[..., Iterator[None]]:
-        STORIES[name] = partial(told, *arguments) if arguments else told
-        return told
-
-    return add
-
-
-def lineage(db: Connection) -> Any:
+def incarnation(db: Connection) -> Any:
     return db.value("select pgque.incarnation()")
 
 
@@ -61,276 +45,244 @@ def lose_a_tail(db: Connection, count: int = 20) -> set[int]:
     return ids
 
 
-@story("no batch id is given out again, and all that survived is delivered")
-def _(servers: Servers) -> Iterator[None]:
-    old = servers.primary()
-    old.make_queue(consumers=("c", "other"))
-    old.publish("done")
-    finished = drained(old)
-    left_open = old.next_batch(consumer="other")
-    old.send("survivor")
-    yield
-    lost = lose_a_tail(old)
-    yield
-    new = servers.standby()
+class Database:
+    """A database of a primary that was lost, which nobody has touched on the promoted standbys.
+
+    Args:
+        servers: the primary, and two standbys as soon as they are there.
+        name: of the database.
+        stack: closes the connections.
+    """
+
+    def __init__(self, servers: list[Postgres], name: str, stack: ExitStack) -> None:
+        self._servers, self._name, self._stack = servers, name, stack
+        old = self.open(0)
+        old.make_queue(consumers=("c", "other", *CROWD))
+        old.make_queue("external", external_ticker="true")
+        self.survived = old.publish("done")
+        self.finished = drained(old)
+        self.left_open = old.next_batch(consumer="other")
+        old.send("survivor")
+        self.incarnation = incarnation(old)
+
+    def open(self, server: int = 1) -> Connection:
+        """Connects to the primary (0), or to one of the standbys (1 and 2)."""
+        url = self._servers[server].database_url(self._name)
+        return self._stack.enter_context(connect(url))
+
+    def lose(self) -> None:
+        """What the primary does after both standbys are cut off, and a session on one of them."""
+        self.survivor = self.open()
+        for _ in range(10):
+            with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+                self.survivor.next_batch(consumer="c0")
+        assert incarnation(self.survivor) == self.incarnation
+        old = self.open(0)
+        self.lost_tick = self.survived + 1
+        self.lost = lose_a_tail(old) | {old.next_batch(consumer="c0")}
+        self.fingerprints = [
+            old.value(FINGERPRINT, tick) for tick in (self.survived, self.lost_tick)
+        ]
+
+
+@pytest.fixture(scope="module")
+def databases(request: pytest.FixtureRequest) -> Iterator[Iterator[Database]]:
+    """A database for each test, since the first one to touch it ends its being untouched."""
+    items = [each for each in request.session.items if each.path == request.path]
+    count = sum("database" in getattr(each, "fixturenames", ()) for each in items)
+    with replicas() as made, ExitStack() as stack:
+        servers = [made.primary()]
+        with connect(servers[0].database_url("template1")) as db:
+            for number in range(count):
+                db.execute(f"create database database_{number} template postgres".encode())
+        found = [Database(servers, f"database_{number}", stack) for number in range(count)]
+        servers += [made.standby(servers[0]) for _ in range(2)]
+        for standby in servers[1:]:
+            cut_off(standby, servers[0])
+        for database in found:
+            database.lose()
+        for standby in servers[1:]:
+            standby.promote()
+        yield iter(found)
+
+
+@pytest.fixture
+def database(databases: Iterator[Database]) -> Database:
+    return next(databases)
+
+
+def test_no_batch_id_is_given_out_again_and_all_that_survived_is_delivered(
+    database: Database,
+) -> None:
+    new = database.open()
     new.publish("new")
     found = drained(new)
-    assert not found.keys() & (finished.keys() | lost | {left_open})
+    assert not found.keys() & (database.finished.keys() | database.lost | {database.left_open})
     assert [text for batch in found.values() for text in batch] == ["survivor", "new"]
-    assert lineage(new) != lineage(old)
-    assert (new.next_batch(consumer="other"), new.payloads(left_open)) == (left_open, ["done"])
+    assert incarnation(new) != database.incarnation
+    assert (new.next_batch(consumer="other"), new.payloads(database.left_open)) == (
+        database.left_open,
+        ["done"],
+    )
 
 
-@story("opened by a reader before the first tick, a batch has a new id")
-def _(servers: Servers) -> Iterator[None]:
+def test_opened_by_a_reader_before_the_first_tick_a_batch_has_a_new_id(database: Database) -> None:
     """Each way to open a batch takes its id from next_batch_id."""
-    old = servers.primary()
-    old.make_queue()
-    old.publish("a")
-    yield
-    lost = old.next_batch()
-    yield
-    new = servers.standby()
+    new = database.open()
     new.execute("set role pgque_reader")
-    found = new.next_batch()
-    assert found - lost > 1_000_000
-    assert new.payloads(found) == ["a"]
-    assert lineage(new) != lineage(old)
+    found = new.next_batch(consumer="c0")
+    assert found - max(database.lost) > 1_000_000
+    assert new.payloads(found) == ["done"]
+    assert incarnation(new) != database.incarnation
 
 
-def tick_by(call: str, servers: Servers) -> Iterator[None]:
-    old = servers.primary()
-    old.make_queue()
-    old.make_queue("external", external_ticker="true")
-    yield
-    yield
-    new = servers.standby()
-    timeline = "select last_value >> 32 from pgque.lineage_seq"
-    assert new.value(timeline) == 1
+@pytest.mark.parametrize("call", ["ticker()", "ticker('q')", "ticker('external', 100, now(), 100)"])
+def test_a_tick_follows_the_promotion(database: Database, call: str) -> None:
+    new = database.open()
+    assert new.value(TIMELINE) == 1
     new.value(f"select pgque.{call}")
-    assert new.value(timeline) == 2
+    assert new.value(TIMELINE) == 2
 
 
-for call in ("ticker()", "ticker('q')", "ticker('external', 100, now(), 100)"):
-    story(f"{call} follows the promotion", call)(tick_by)
-
-
-@story("two promotions from one origin are two lineages")
-def _(servers: Servers) -> Iterator[None]:
-    servers.primary().make_queue()
-    yield
-    yield
+def test_two_promotions_from_one_origin_are_two_incarnations(database: Database) -> None:
     timeline = "select left(pg_walfile_name(pg_current_wal_lsn()), 8)"
-    assert [to().value(timeline) for to in servers] == ["00000001", "00000002", "00000002"]
-    found = [lineage(to()) for to in servers]
-    assert len(set(found)) == 3
-    assert found == [lineage(to()) for to in servers]
-    assert servers.standby().open_batch("a") != servers.sibling().open_batch("a")
+    found = [database.open(server) for server in range(3)]
+    assert [db.value(timeline) for db in found] == ["00000001", "00000002", "00000002"]
+    told = [incarnation(db) for db in found]
+    assert len(set(told)) == 3
+    assert told == [incarnation(database.open(server)) for server in range(3)]
+    assert found[1].open_batch("a") != found[2].open_batch("a")
 
 
-@story("a session that outlives the promotion follows it")
-def _(servers: Servers) -> Iterator[None]:
-    old = servers.primary()
-    old.make_queue()
-    old.publish("a")
-    yield
-    survivor = servers.standby()
-    for _ in range(10):
-        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
-            survivor.next_batch()
-    assert lineage(survivor) == lineage(old)
-    lost = old.next_batch()
-    yield
-    assert survivor.next_batch() > lost + 1_000_000
-    assert lineage(survivor) != lineage(old)
+def test_a_session_that_outlives_the_promotion_follows_it(database: Database) -> None:
+    assert database.survivor.next_batch(consumer="c0") > max(database.lost) + 1_000_000
+    assert incarnation(database.survivor) != database.incarnation
 
 
-@story("whoever notices the promotion in a long transaction holds up nobody")
-def _(servers: Servers) -> Iterator[None]:
-    old = servers.primary()
-    old.make_queue(consumers=("c", "other"))
-    old.publish("a")
-    yield
-    lost = old.next_batch(consumer="other")
-    yield
-    first, second = servers.standby(), servers.standby()
+def test_whoever_notices_the_promotion_in_a_long_transaction_holds_up_nobody(
+    database: Database,
+) -> None:
+    first, second = database.open(), database.open()
     second.execute("set lock_timeout = '5s'")
     with first.transaction(force_rollback=True):
-        noticed = first.next_batch()
-        found = second.next_batch(consumer="other")
-        seen = lineage(second)
-    assert lost + 1_000_000 < noticed < found
-    assert (lineage(first), first.next_batch()) == (seen, found + 1)
+        noticed = first.next_batch(consumer="c0")
+        found = second.next_batch(consumer="c1")
+        seen = incarnation(second)
+    assert max(database.lost) + 1_000_000 < noticed < found
+    assert (incarnation(first), first.next_batch(consumer="c0")) == (seen, found + 1)
 
 
-@story("many that notice the promotion at once begin one life")
-def _(servers: Servers) -> Iterator[None]:
-    consumers = [f"c{number}" for number in range(8)]
-    old = servers.primary()
-    old.make_queue(consumers=consumers)
-    old.publish("a")
-    yield
-    yield
-    connections = {name: servers.standby() for name in consumers}
-    first, watcher = servers.standby(), servers.standby()
+def test_many_that_notice_the_promotion_at_once_begin_one_incarnation(database: Database) -> None:
+    connections = {name: database.open() for name in CROWD}
+    first, watcher = database.open(), database.open()
     active = (
         "select count(*) = 8 from pg_stat_activity"
         " where state = 'active' and query like %s and datname = current_database()"
     )
-    with ThreadPoolExecutor(len(consumers)) as pool:
+    with ThreadPoolExecutor(len(CROWD)) as pool:
         with first.transaction():
             first.rows("select from pgque.lineage_lock for update")
             drawing = [
-                pool.submit(Connection.next_batch, connections[c], consumer=c) for c in consumers
+                pool.submit(Connection.next_batch, connections[c], consumer=c) for c in CROWD
             ]
             wait_for(watcher, active, "%next_batch%")
             assert not any(each.done() for each in drawing)
         drawn = sorted(each.result() for each in drawing)
-    assert drawn == list(range(drawn[0], drawn[0] + len(consumers)))
+    assert drawn == list(range(drawn[0], drawn[0] + len(CROWD)))
     assert drawn[0] > 1_000_000
 
 
-@story("a tick that was lost is told from the one that has its number")
-def _(servers: Servers) -> Iterator[None]:
-    old = servers.primary()
-    old.make_queue()
-    survived = old.publish("a")
-    yield
-    lost = old.publish("lost")
-    fingerprint = "select pgque.tick_fingerprint('q', %s)"
-    known = {number: old.value(fingerprint, number) for number in (survived, lost)}
-    yield
-    new = servers.standby()
+def test_a_tick_that_was_lost_is_told_from_the_one_that_has_its_number(database: Database) -> None:
+    survived, lost = database.survived, database.lost_tick
+    known, of_lost = database.fingerprints
+    new = database.open()
     new.send("new")
     assert new.tick() == lost
-    claim = """
-    select batch_id from pgque.claim_ticks(
-        'q', 'c', 'me', '1 minute', %s, %s, i_from_fingerprint => %s, i_to_fingerprint => %s)
-    """
-    assert new.value(fingerprint, survived) == known[survived]
+    assert new.value(FINGERPRINT, survived) == known
     with refused("PQ023", f"tick {lost}", "promoted", "begin a new record"):
-        new.value(claim, survived, lost, known[survived], known[lost])
+        new.value(CLAIM, survived, lost, known, of_lost)
     with refused("PQ023", f"tick {lost}"):
-        new.value(claim, lost, lost, known[lost], known[lost])
-    batch = new.value(claim, survived, lost, known[survived], new.value(fingerprint, lost))
-    assert new.payloads(batch) == ["new"]
-
-
-@pytest.fixture(scope="module")
-def promoted(server: Any) -> Iterator[dict[str, Iterator[None]]]:
-    """All stories up to the promotion, each in a database of its own on the same servers."""
-    with replicas(server) as made, ExitStack() as stack:
-
-        def opening(replica: Any, database: str) -> Open:
-            return lambda: stack.enter_context(connect(replica.url(database)))
-
-        primary = made.primary()
-        names = {name: f"story_{number}" for number, name in enumerate(STORIES)}
-        with connect(primary.url("template1")) as db:
-            for name in names.values():
-                db.execute(f"create database {name} template postgres".encode())
-        later: list[Any] = []  # the standbys are made when all have begun
-        told = {
-            name: STORIES[name](
-                Servers(
-                    opening(primary, database),
-                    lambda database=database: opening(later[0], database)(),  # type: ignore[misc]
-                    lambda database=database: opening(later[1], database)(),  # type: ignore[misc]
-                )
-            )
-            for name, database in names.items()
-        }
-        for each in told.values():
-            next(each)
-        later += [made.standby(primary) for _ in range(2)]
-        for standby in later:
-            cut_off(standby, primary)
-        for each in told.values():
-            next(each)
-        for standby in later:
-            standby.promote()
-        yield told
-
-
-@pytest.mark.parametrize("name", STORIES)
-def test_after_a_promotion(promoted: dict[str, Iterator[None]], name: str) -> None:
-    assert next(promoted[name], "the end") == "the end"
+        new.value(CLAIM, lost, lost, of_lost, of_lost)
+    batch = new.value(CLAIM, survived, lost, known, new.value(FINGERPRINT, lost))
+    assert new.payloads(batch) == ["survivor", "new"]
 
 
 @pytest.fixture
-def servers(server: Any) -> Iterator[Replicas]:
-    with replicas(server) as made:
+def servers() -> Iterator[Replicas]:
+    with replicas() as made:
         yield made
 
 
 def test_recovery_to_a_point_in_time_begins_a_life_of_its_own(servers: Replicas) -> None:
     primary = servers.primary()
-    archive = primary.folder / "archive"
+    archive = primary.data_dir / "archive"
     archive.mkdir()
     archive.chmod(0o777)
-    primary.configure(f"archive_mode = on\narchive_command = 'cp %p {archive}/%f'\n")
+    primary.configure(archive_mode="on", archive_command=f"cp %p {archive}/%f")
     primary.stop()
     primary.start()
     recovered = servers.new()
     recovered.back_up(primary, "--checkpoint=fast")
-    with connect(primary.url()) as old:
+    with connect(primary.url) as old:
         old.make_queue(consumers=("c", "other"))
         old.publish("a")
         kept_open = old.next_batch(consumer="other")
         old.value("select pg_create_restore_point('before the accident')::text")
         lost = lose_a_tail(old)
-        known = lineage(old)
+        known = incarnation(old)
         old.value("select pg_switch_wal()::text")
         wait_for(old, "select last_archived_wal is not null from pg_stat_archiver")
     primary.stop()
 
     recovered.configure(
-        f"archive_mode = off\nrestore_command = 'cp {archive}/%f %p'\n"
-        "recovery_target_name = 'before the accident'\nrecovery_target_action = 'promote'\n"
+        archive_mode="off",
+        restore_command=f"cp {archive}/%f %p",
+        recovery_target_name="before the accident",
+        recovery_target_action="promote",
     )
     (recovered.data / "recovery.signal").touch()
     recovered.start()
-    with connect(recovered.url()) as new:
+    with connect(recovered.url) as new:
         wait_for(new, "select not pg_is_in_recovery()")
         new.publish("b")
         found = drained(new)
         assert [text for batch in found.values() for text in batch] == ["a", "b"]
         assert not found.keys() & (lost | {kept_open})
         assert new.next_batch(consumer="other") == kept_open
-        assert lineage(new) != known
+        assert incarnation(new) != known
 
 
-def test_restarts_and_crashes_keep_the_lineage_and_a_snapshot_of_the_disk_needs_a_new_one(
+def test_restarts_and_crashes_keep_the_incarnation_and_a_snapshot_of_the_disk_needs_a_new_one(
     servers: Replicas,
 ) -> None:
     primary = servers.primary()
-    with connect(primary.url()) as db:
+    with connect(primary.url) as db:
         db.make_queue()
-        known, batch = lineage(db), db.open_batch("a")
+        known, batch = incarnation(db), db.open_batch("a")
     for mode in ("fast", "immediate"):
         primary.stop(mode)
         snapshot = servers.copy(primary) if mode == "immediate" else None
         primary.start()
-        with connect(primary.url()) as db:
-            assert (lineage(db), db.next_batch()) == (known, batch)
+        with connect(primary.url) as db:
+            assert (incarnation(db), db.next_batch()) == (known, batch)
             db.finish(batch)
             before, batch = batch, db.open_batch("a")
             assert before < batch < before + 100
-    with connect(primary.url()) as db:
+    with connect(primary.url) as db:
         lost = lose_a_tail(db)
 
     assert snapshot is not None
     snapshot.start()
-    with connect(snapshot.url()) as new:
-        assert lineage(new) == known
-        assert new.value("select pgque.renew_incarnation()") == lineage(new) != known
+    with connect(snapshot.url) as new:
+        assert incarnation(new) == known
+        assert new.value("select pgque.renew_incarnation()") == incarnation(new) != known
         assert new.next_batch() == before  # which was open
         new.finish(before)
         new.publish("b")
         assert not drained(new).keys() & (lost | {batch})
 
 
-def test_a_copy_by_template_has_a_lineage_of_its_own_and_ids_when_asked(
+def test_a_copy_by_template_has_an_incarnation_of_its_own_and_ids_when_asked(
     server: Any, q: Connection
 ) -> None:
     q.finish(q.open_batch("a"))
@@ -341,12 +293,12 @@ def test_a_copy_by_template_has_a_lineage_of_its_own_and_ids_when_asked(
         try:
             url = server.database_url
             with connect(url(name)) as original, connect(url(f"{name}_copy")) as copy:
-                assert lineage(copy) != (known := lineage(original))
+                assert incarnation(copy) != (known := incarnation(original))
                 assert copy.open_batch("b") == original.open_batch("b")
                 copy.drain()
                 copy.value("select pgque.renew_incarnation()")
                 assert copy.open_batch("c") > original.open_batch("c") + 1_000_000
-                assert lineage(original) == known
+                assert incarnation(original) == known
         finally:
             administrator.execute(f"drop database {name}_copy with (force)".encode())
 
@@ -357,10 +309,10 @@ def test_a_server_that_does_not_tell_its_timeline_goes_on(server: Any) -> None:
         with connect(owned.owner_url) as db:
             db.execute(INSTALL_SQL.read_bytes())
             db.make_queue()
-            known = lineage(db)
+            known = incarnation(db)
             batch = db.open_batch("a")
-            assert (db.payloads(batch), lineage(db)) == (["a"], known)
-            assert db.value("select pgque.renew_incarnation()") == lineage(db) != known
+            assert (db.payloads(batch), incarnation(db)) == (["a"], known)
+            assert db.value("select pgque.renew_incarnation()") == incarnation(db) != known
             db.finish(batch)
             assert db.open_batch("b") > batch + 1_000_000
 

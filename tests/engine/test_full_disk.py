@@ -11,10 +11,10 @@ import pytest
 from pgque_dagster import installer
 from pgque_dagster.client import Client
 from tests.conftest import new_server
-from tests.support.events import make_queue, tick
-from tests.support.machines import Disk, needs_a_small_disk, small_disk
-from tests.support.queues import connect, value
-from tests.support.signals import wait_until
+from tests.support.queues.events import make_queue, tick
+from tests.support.queues.sql import connect, value
+from tests.support.runner.waiting import wait_until
+from tests.support.servers.machines import Disk, needs_a_small_disk, small_disk
 
 pytestmark = needs_a_small_disk
 _PAYLOADS = [f'"{"x" * 1000}"'] * 1000

@@ -4,7 +4,7 @@ import pytest
 
 from pgque_dagster.installer import ADDONS
 from tests.conftest import INSTALL_SQL
-from tests.support.queues import Connection
+from tests.support.queues.sql import Connection
 
 # Debian packages plpgsql_check for its own server.
 pytestmark = pytest.mark.server(15)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.support.metrics import age_events, age_positions, age_ticks, health
-from tests.support.queues import Connection
-from tests.support.replicas import wait_for
-from tests.support.workers import next_of, queue_with_ticks
+from tests.support.queues.metrics import age_events, age_positions, age_ticks, health
+from tests.support.queues.sql import Connection
+from tests.support.queues.workers import next_of, queue_with_ticks
+from tests.support.servers.standbys import wait_for
 
 
 def set_config(db: Connection, parameter: str, setting: str) -> None:
@@ -235,7 +235,7 @@ class TestConsumers:
         age_positions(q, "1 hour")
         assert health(q)["lease_health"][0] == "ok"
 
-    def test_the_lease_of_a_parked_batch_wants_no_worker(self, q: Connection) -> None:
+    def test_the_lease_of_a_held_batch_wants_no_worker(self, q: Connection) -> None:
         q.publish("a")
         q.value("select batch_id from pgque.claim_batch('q', 'c', 'the worker', '1 minute')")
         age_positions(q, "1 hour")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import new_server
-from tests.support.catalog import populate
-from tests.support.databases import as_user, owned_database
-from tests.support.queues import Connection, connect, refused
+from tests.support.queues.catalog import populate
+from tests.support.queues.sql import Connection, connect, refused
+from tests.support.servers.databases import as_user, owned_database
 
 SQL = Path(__file__).parents[2] / "sql"
 INSTALL = (SQL / "pgque.sql").read_bytes()

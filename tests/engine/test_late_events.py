@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.queues import Connection, refused
+from tests.support.queues.sql import Connection, refused
 
 Begin = Callable[..., Connection]
 # Only the lag makes a tick: the idle period is for ever, and no count is reached.

@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support.queues import Connection, refused
-from tests.support.races import race
+from tests.support.queues.races import race
+from tests.support.queues.sql import Connection, refused
 
 INFO = "select batch_id, owner, epoch, is_live from pgque.get_lease_info('q', 'c')"
 

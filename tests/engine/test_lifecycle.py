@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.support.queues import PATIENCE_SECONDS, Connection, refused
-from tests.support.races import race
-from tests.support.replicas import wait_for
-from tests.support.workers import next_of, queue_with_ticks
+from tests.support.queues.races import race
+from tests.support.queues.sql import PATIENCE_SECONDS, Connection, refused
+from tests.support.queues.workers import next_of, queue_with_ticks
+from tests.support.servers.standbys import wait_for
 
 MINUTES = {
     "pgque_ticker": ("* * * * *", "call pgque.ticker_loop('61.5 seconds')"),

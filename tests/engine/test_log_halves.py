@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.halves import catch_up, compact, is_one_half_empty
-from tests.support.queues import Connection, refused
-from tests.support.races import draw_next, race
+from tests.support.queues.halves import catch_up, compact, is_one_half_empty
+from tests.support.queues.races import draw_next, race
+from tests.support.queues.sql import Connection, refused
 
 Begin = Callable[..., Connection]
 TICKS_OF_A_DAY = 864_000

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.halves import catch_up
-from tests.support.queues import PATIENCE_SECONDS, Connection, connect
-from tests.support.replicas import Replica, synchronous_pair, wait_for
+from tests.support.queues.halves import catch_up
+from tests.support.queues.sql import PATIENCE_SECONDS, Connection, connect
+from tests.support.servers.postgres import Postgres
+from tests.support.servers.standbys import synchronous_pair, wait_for
 
 Maintain = Callable[[str], int]
 
@@ -79,19 +80,17 @@ class TestAReportOnAStandby:
     """Commits on the primary wait until the standby has applied them, and it waits for reports."""
 
     @pytest.fixture(params=["", "--slot=standby --create-slot"], ids=["", "with a slot"])
-    def pair(
-        self, request: pytest.FixtureRequest, server: Any
-    ) -> Iterator[tuple[Replica, Replica]]:
-        with synchronous_pair(server, *request.param.split()) as made:
+    def pair(self, request: pytest.FixtureRequest) -> Iterator[tuple[Postgres, Postgres]]:
+        with synchronous_pair(*request.param.split()) as made:
             yield made
 
     def test_that_has_read_the_logs_makes_no_consumer_wait(
-        self, pair: tuple[Replica, Replica]
+        self, pair: tuple[Postgres, Postgres]
     ) -> None:
         primary, standby = pair
         waits = []
         read = "select sub_last_tick, (select count(*) from pgque.tick) from pgque.subscription"
-        with connect(primary.url()) as db, connect(standby.url()) as report:
+        with connect(primary.url) as db, connect(standby.url) as report:
             db.make_queue()
             db.execute("update pgque.config set metadata_rotation_period = '0'")
             wait_for(report, "select count(*) = 1 from pgque.subscription")

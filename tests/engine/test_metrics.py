@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.metrics import (
+from tests.support.queues.metrics import (
     age_events,
     age_ticks,
     bloat_counters,
@@ -17,8 +17,8 @@ from tests.support.metrics import (
     metrics,
     work,
 )
-from tests.support.queues import Connection, refused
-from tests.support.workers import next_of, queue_with_ticks, work_off
+from tests.support.queues.sql import Connection, refused
+from tests.support.queues.workers import next_of, queue_with_ticks, work_off
 
 SQL = Path(__file__).parents[2] / "sql"
 

@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.queues import Connection, refused
-from tests.support.slot_batches import (
+from tests.support.queues.slot_batches import (
     Claim,
     finish,
     keys_of,
@@ -16,7 +15,7 @@ from tests.support.slot_batches import (
     take,
     taken,
 )
-from tests.support.slots import (
+from tests.support.queues.slots import (
     ack,
     claim,
     expire,
@@ -27,6 +26,7 @@ from tests.support.slots import (
     release,
     texts,
 )
+from tests.support.queues.sql import Connection, refused
 
 
 @pytest.fixture

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.queues import Connection, refused
-from tests.support.slots import (
+from tests.support.queues.slots import (
     ack,
     claim,
     drain_slot,
@@ -22,6 +21,7 @@ from tests.support.slots import (
     subscribe,
     texts,
 )
+from tests.support.queues.sql import Connection, refused
 
 
 @pytest.fixture

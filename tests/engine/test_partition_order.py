@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.support.queues import Connection
-from tests.support.slots import (
+from tests.support.queues.slots import (
     ack,
     drain_slot,
     nack,
@@ -13,6 +12,7 @@ from tests.support.slots import (
     slot_of,
     texts,
 )
+from tests.support.queues.sql import Connection
 
 HOUR = "1 hour"
 

@@ -4,10 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.support import slot_batches
-from tests.support.queues import Connection, refused
-from tests.support.slot_batches import KEYS, in_order, publish_round
-from tests.support.slots import (
+from tests.support.queues import slot_batches
+from tests.support.queues.slot_batches import KEYS, in_order, publish_round
+from tests.support.queues.slots import (
     ack,
     claim,
     consumer_with_failures,
@@ -24,6 +23,7 @@ from tests.support.slots import (
     texts,
     unsubscribe,
 )
+from tests.support.queues.sql import Connection, refused
 
 BESIDE = pytest.mark.parametrize(("queue", "consumer"), [("q", "other"), ("elsewhere", "c")])
 

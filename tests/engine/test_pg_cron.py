@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from tests.conftest import INSTALL_SQL
-from tests.support.debian import DebianPostgres, pg_cron_server
-from tests.support.queues import Connection, connect, refused
+from tests.support.queues.sql import Connection, connect, refused
+from tests.support.servers.postgres import Postgres, pg_cron_server
 
 # Debian packages pg_cron for its own server.
 pytestmark = pytest.mark.server(15)
@@ -30,7 +30,7 @@ LONGEST_WAIT = 200
 
 
 @pytest.fixture(scope="module")
-def cron_server() -> Iterator[DebianPostgres]:
+def cron_server() -> Iterator[Postgres]:
     with pg_cron_server() as server:
         with connect(server.url) as db:
             db.execute("create extension pg_cron")
@@ -38,7 +38,7 @@ def cron_server() -> Iterator[DebianPostgres]:
 
 
 @pytest.fixture
-def home(cron_server: DebianPostgres) -> Iterator[Connection]:
+def home(cron_server: Postgres) -> Iterator[Connection]:
     """pg_cron's own database, with the queue just installed."""
     with connect(cron_server.url) as db:
         db.execute(INSTALL_SQL.read_bytes())
@@ -51,7 +51,7 @@ def home(cron_server: DebianPostgres) -> Iterator[Connection]:
 
 
 @pytest.fixture
-def owned(home: Connection, cron_server: DebianPostgres) -> Iterator[Connection]:
+def owned(home: Connection, cron_server: Postgres) -> Iterator[Connection]:
     """pg_cron's database, with the queue of a login that is no superuser."""
     home.value("select pgque.uninstall()::text")
     home.execute("create role keeper login; grant create on database postgres to keeper")
@@ -63,10 +63,10 @@ def owned(home: Connection, cron_server: DebianPostgres) -> Iterator[Connection]
 
 
 @pytest.fixture
-def elsewhere(cron_server: DebianPostgres, home: Connection) -> Iterator[Connection]:
+def elsewhere(cron_server: Postgres, home: Connection) -> Iterator[Connection]:
     """Another database with the queue, whose name needs quotes."""
     home.execute("create database \"a 'shop'\"")
-    with connect(cron_server.database_url("a%20'shop'")) as db:
+    with connect(cron_server.database_url("a 'shop'")) as db:
         db.execute(INSTALL_SQL.read_bytes())
         yield db
     home.execute("drop database \"a 'shop'\" with (force)")
@@ -169,7 +169,7 @@ class TestOwners:
         stop(owned)
         assert home.rows(JOBS) == []
 
-    def test_elsewhere_it_is_told_so(self, home: Connection, cron_server: DebianPostgres) -> None:
+    def test_elsewhere_it_is_told_so(self, home: Connection, cron_server: Postgres) -> None:
         home.execute("create role keeper login")
         home.execute("create database shop owner keeper")
         try:

@@ -3,8 +3,8 @@
 import psycopg
 import pytest
 
-from tests.support.queues import Connection, refused
-from tests.support.slots import subscribe
+from tests.support.queues.slots import subscribe
+from tests.support.queues.sql import Connection, refused
 
 
 @pytest.mark.parametrize("queue", ["q", "nosuch"])

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.queues import Connection
+from tests.support.queues.sql import Connection
 
 API = Path(__file__).with_name("pgque_api.txt")
 PAGE = Path(__file__).parents[2] / "docs" / "differences.md"

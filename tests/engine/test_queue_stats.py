@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.metrics import age_events, age_positions, age_ticks, health
-from tests.support.queues import Connection, refused
-from tests.support.workers import next_of, queue_with_ticks
+from tests.support.queues.metrics import age_events, age_positions, age_ticks, health
+from tests.support.queues.sql import Connection, refused
+from tests.support.queues.workers import next_of, queue_with_ticks
 
 HOUR = timedelta(hours=1)
 ALMOST = timedelta(minutes=59)

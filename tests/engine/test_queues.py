@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.queues import Connection, refused
+from tests.support.queues.sql import Connection, refused
 
 CREATE = "select pgque.create_queue('q', %s::jsonb)"
 CREATE_AGAIN = "select pgque.create_queue('q')"
@@ -207,7 +207,7 @@ class TestOptions:
     @pytest.mark.parametrize("options", [None, "[]", '"max_retries"', "1", "null"])
     def test_what_is_no_object_is_refused(self, q: Connection, options: str | None) -> None:
         for sql in (CREATE, DIFFERENT):
-            with refused("PQ005", "no JSON object", '"q"', *EVERY_OPTION):
+            with refused("PQ005", "not a JSON object", '"q"', *EVERY_OPTION):
                 q.rows(sql, options)
 
     def test_differences_show_both_values_whatever_their_spelling(self, db: Connection) -> None:

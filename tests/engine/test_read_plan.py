@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.queues import Connection, refused
+from tests.support.queues.sql import Connection, refused
 
 PLAN = "select slice_sql from pgque.batch_read_plan(%s, %s) order by slice_nr"
 RANGE = "select slice_sql from pgque.tick_range_read_plan('q', %s, %s, %s, %s) order by slice_nr"

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.queues import Connection
-from tests.support.readings import EVENTS, Event, Message, check_received, read_every_way
+from tests.support.queues.readings import EVENTS, Event, Message, check_received, read_every_way
+from tests.support.queues.sql import Connection
 
 PAYLOADS = {
     "no table": [[]],

@@ -1,6 +1,6 @@
 """Registering consumers: where they start, what they keep, what their end takes away."""
 
-from tests.support.queues import Connection, refused
+from tests.support.queues.sql import Connection, refused
 
 FIRST = "select queue_first_tick from pgque.queue"
 

@@ -2,10 +2,9 @@
 
 import pytest
 
-from tests.support import slot_batches
-from tests.support.queues import Connection, refused
-from tests.support.slot_batches import KEYS, in_order, keys_of, publish_round, take, taken
-from tests.support.slots import (
+from tests.support.queues import slot_batches
+from tests.support.queues.slot_batches import KEYS, in_order, keys_of, publish_round, take, taken
+from tests.support.queues.slots import (
     ack,
     claim,
     consumer_with_failures,
@@ -16,6 +15,7 @@ from tests.support.slots import (
     send_keyed,
     slot_of,
 )
+from tests.support.queues.sql import Connection, refused
 
 BESIDE = pytest.mark.parametrize(("queue", "consumer"), [("q", "other"), ("elsewhere", "c")])
 

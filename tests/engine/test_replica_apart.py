@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.queues import Connection
+from tests.support.queues.sql import Connection
 
 MINUTES = "round(extract(epoch from retry_at - clock_timestamp()) / 60)"
 
@@ -84,6 +84,27 @@ def test_a_table_that_is_to_be_copied_keeps_nothing_and_is_due_at_once(copied: C
     assert copied.rows("select is_due from pgque.tables_apart('q', 'c')") == [(True,)]
     part(copied, tick, "never copied")
     assert passed(copied) == last
+
+
+def test_events_are_kept_for_a_copy_in_parts_which_is_due_at_once(copied: Connection) -> None:
+    tick = event(copied)
+    copied.execute("select pgque.forget_replicated('q', 'c', 'a')")
+    found = "select tick_id, is_due, reason, copying from pgque.tables_apart('q', 'c')"
+    for done in ("1 of 3 parts", "2 of 3 parts"):
+        copied.execute("select pgque.set_apart('q', 'c', 'a', %s, null, %s)", (tick, done))
+        last = event(copied)
+        assert copied.rows(found) == [(tick, True, "", done)]
+        assert passed(copied) == tick
+    state = "select failure, copying from pgque.replicas('q') where table_name = 'a'"
+    assert copied.rows(state) == [(None, "2 of 3 parts")]
+    copied.execute("select pgque.set_apart('q', 'c', 'a', %s, 'no right', %s)", (tick, done))
+    assert copied.rows(found) == [(tick, False, "no right", done)]
+    assert passed(copied) == tick
+    # A request for another copy needs none of the events.
+    copied.execute("select pgque.forget_replicated('q', 'c', 'a')")
+    assert passed(copied) == last
+    part(copied, tick, why=None)
+    assert copied.rows(found) == []
 
 
 def test_a_batch_without_events_needs_a_run_while_a_table_is_due(copied: Connection) -> None:

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tests.support.metrics import health
-from tests.support.queues import Connection, refused
+from tests.support.queues.metrics import health
+from tests.support.queues.sql import Connection, refused
 
 TABLE = "public.t"
 
@@ -98,6 +98,28 @@ def test_an_earlier_comparison_that_ends_later_does_not_count(stored: Connection
     assert state(stored, "verified_tick, verified_problem") == (9, "it differs")
 
 
+def test_a_table_is_as_its_oldest_part_or_as_one_that_differs(stored: Connection) -> None:
+    def part(number: int, tick: int, problem: str | None = None, copy: int = 5, of: int = 2) -> str:
+        note = "select pgque.note_verified('q', 'c', %s, %s, %s, 3, %s, null, %s)"
+        about = json.dumps({"number": number, "of": of})
+        stored.value(note, TABLE, copy, tick, problem, about)
+        columns = "verified_tick, verified_problem, row_count, verified_at < tried_at, unverified"
+        (found,) = state(stored, f"concat_ws(' ', {columns})")
+        return str(found)
+
+    assert part(1, 6) == "10", "the copy's rows, and nothing is known of the whole"
+    assert part(2, 7) == "6 10 t"
+    assert part(2, 8, "it differs") == "8 it differs 10 f"
+    assert part(1, 9) == "8 it differs 10 t"
+    compared(stored, 9, why="it took too long")
+    assert part(2, 10) == "9 10 t"
+    assert part(1, 11, copy=8) == "9 10 t", "the other part had the rows of another copy"
+    assert part(2, 12, copy=8) == "11 10 t"
+    assert part(1, 13, copy=8, of=3) == "11 10 t"
+    compared(stored, 14)
+    assert state(stored, "parts, verified_tick") == (None, 14)
+
+
 def test_a_replica_that_was_not_compared_is_a_warning(stored: Connection) -> None:
     status, detail = health(stored)[f"replica:c/{TABLE}"]
     assert (status, detail) == ("warning", "was never compared with its table")
@@ -116,6 +138,11 @@ def test_a_table_that_stands_apart_is_critical_since_it_does(stored: Connection)
     assert status == "critical"
     assert detail.startswith("stands apart since ")
     assert ": still none; was never compared" in detail
+    # The comparison says why it stands apart, and so does one that a foreign commit notes.
+    for problem in (None, "still none"):
+        compared(stored, 6, problem)
+        compared(stored, 6, why="still none")
+        assert health(stored)[f"replica:c/{TABLE}"][1].count("still none") == 1
     stored.execute("select pgque.set_apart('q', 'c', %s, 5, null)", [TABLE])
     assert state(stored, "failure, failed_at") == (None, None)
 
@@ -149,6 +176,10 @@ def test_what_is_recorded_is_complete(stored: Connection) -> None:
         stored.value("select pgque.note_replicas('q', 'c', 6, '{}')")
     with refused("PQ005", "a table and a tick"):
         stored.value("select pgque.note_verified('q', 'c', 't', 5, null, 1, null, null)")
+    with refused("PQ005", "a table and a tick"):
+        stored.value(
+            "select pgque.note_verified('q', 'c', 't', 5, 6, 1, null, null, '{\"of\": 2}')"
+        )
 
 
 def test_the_record_ends_with_the_consumer(stored: Connection) -> None:

@@ -5,20 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from pgque_dagster.embedded import EmbeddedPostgres
 from tests.conftest import INSTALL_SQL
-from tests.support import slots
-from tests.support.debian import DebianPostgres
-from tests.support.dumps import Restore, new_cluster, restoring, use_ids
-from tests.support.queues import Connection, connect, refused
-from tests.support.replicas import Replicas, replicas
-from tests.support.workers import next_of, register
-
-Server = EmbeddedPostgres | DebianPostgres
+from tests.support.queues import slots
+from tests.support.queues.sql import Connection, connect, refused
+from tests.support.queues.workers import next_of, register
+from tests.support.servers.dumps import Restore, new_cluster, restoring, use_ids
+from tests.support.servers.postgres import Postgres
+from tests.support.servers.standbys import Replicas, replicas
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Server]:
+def cluster() -> Iterator[Postgres]:
     with new_cluster(INSTALL_SQL.read_bytes()) as made:
         yield made
 
@@ -32,7 +29,7 @@ def db(db: Connection) -> Connection:
 
 @pytest.fixture
 def restore(
-    server: Server, cluster: Server, database_url: str, tmp_path: Path
+    server: Postgres, cluster: Postgres, database_url: str, tmp_path: Path
 ) -> Iterator[Restore]:
     with restoring(server, database_url, cluster, tmp_path) as restore:
         yield restore
@@ -143,7 +140,7 @@ def test_before_adoption_nothing_compares_transactions(db: Connection, restore: 
     db.drain(consumer="other")
     db.next_batch()
     position = "select last_tick from pgque.get_consumer_info('q', 'c')"
-    lineage = db.value("select pgque.incarnation()")
+    incarnation = db.value("select pgque.incarnation()")
     new = restore()
     new.execute(INSTALL_SQL.read_bytes())  # does not adopt
     assert new.value(position) == db.value(position)
@@ -166,8 +163,8 @@ def test_before_adoption_nothing_compares_transactions(db: Connection, restore: 
     adopt(new)
     newest = new.tick()
     assert (new.drain(), new.drain(consumer="other")) == (["old", "early"], ["early"])
-    assert new.value("select pgque.incarnation()") not in (None, lineage)
-    assert db.value("select pgque.incarnation()") == lineage
+    assert new.value("select pgque.incarnation()") not in (None, incarnation)
+    assert db.value("select pgque.incarnation()") == incarnation
     # Behind the original's last tick, events come again that were before it.
     plan = "select slice_sql from pgque.tick_range_read_plan('q', %s, %s, 1)"
     with refused("PQ005", f"no tick {last} any more", f"Ticks {last + 1} to {newest}"):
@@ -212,7 +209,7 @@ def test_a_transaction_that_commits_meanwhile_takes_no_event_away(
     assert new.drain() == ["a"]
 
 
-def test_it_can_be_restored_again(server: Server, q: Connection, restore: Restore) -> None:
+def test_it_can_be_restored_again(server: Postgres, q: Connection, restore: Restore) -> None:
     q.send("a")
     for into in (server, server):
         again = restore(into=into)
@@ -265,10 +262,10 @@ def test_other_slots_get_only_what_their_keys_lack(db: Connection, restore: Rest
 
 
 def test_a_database_that_was_not_restored_has_nothing_to_adopt(q: Connection) -> None:
-    lineage = q.value("select pgque.incarnation()")
+    incarnation = q.value("select pgque.incarnation()")
     q.execute("refresh materialized view pgque.origin")  # as somebody may for all views
     q.send("a")
-    assert (adopt(q), q.value("select pgque.incarnation()")) == (0, lineage)
+    assert (adopt(q), q.value("select pgque.incarnation()")) == (0, incarnation)
     assert q.received() == ["a"]
     q.hold_snapshot()
     with refused("PQ013"):
@@ -290,36 +287,36 @@ def test_refreshing_the_view_around_adoption_is_harmless(q: Connection, restore:
 
 
 @pytest.fixture
-def servers(server: Server) -> Iterator[Replicas]:
-    with replicas(server) as made:
+def servers() -> Iterator[Replicas]:
+    with replicas() as made:
         yield made
 
 
 @pytest.mark.server(18)
 @pytest.mark.parametrize("is_promoted", [False, True])
 def test_an_upgraded_cluster_goes_on(servers: Replicas, is_promoted: bool) -> None:
-    old_binary = EmbeddedPostgres(servers.new().folder, version=16).binary
-    old = servers.primary(binary=old_binary)
+    old = servers.primary(16)
     if is_promoted:
         old = servers.standby(old)
         old.promote()
-    with connect(old.url()) as db:
+    with connect(old.url) as db:
         db.make_queue()
         batch = db.open_batch("open")
         db.send("unread")
-        lineage = db.value("select pgque.incarnation()")
+        incarnation = db.value("select pgque.incarnation()")
     old.stop()
 
-    new = servers.new()
-    new.initialize("--no-data-checksums")
+    new = servers.new().start()
+    new.stop()
+    new.run("pg_checksums", "--disable", "--pgdata=../data")
     new.run(
         "pg_upgrade",
-        *(f"--old-bindir={old_binary('postgres').parent}", f"--old-datadir={old.data}"),
-        *("--new-datadir=data", "--username=postgres", f"--socketdir={new.folder}"),
+        *(f"--old-bindir={old.binary('postgres').parent}", f"--old-datadir={old.data}"),
+        *("--new-datadir=../data", "--username=postgres", f"--socketdir={new.data_dir}"),
     )
     new.start()
-    with connect(new.url()) as db:
+    with connect(new.url) as db:
         assert (db.next_batch(), db.payloads(batch)) == (batch, ["open"])
         db.finish(batch)
         assert db.payloads(db.open_batch()) == ["unread"]
-        assert (db.value("select pgque.incarnation()") != lineage) == is_promoted
+        assert (db.value("select pgque.incarnation()") != incarnation) == is_promoted

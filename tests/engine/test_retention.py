@@ -4,9 +4,9 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from tests.support.halves import catch_up
-from tests.support.metrics import health
-from tests.support.queues import Connection, refused
+from tests.support.queues.halves import catch_up
+from tests.support.queues.metrics import health
+from tests.support.queues.sql import Connection, refused
 
 WEEK = timedelta(days=7)
 STEP = timedelta(hours=6)

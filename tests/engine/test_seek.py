@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.halves import catch_up
-from tests.support.metrics import consumer_counters
-from tests.support.queues import Connection, refused
+from tests.support.queues.halves import catch_up
+from tests.support.queues.metrics import consumer_counters
+from tests.support.queues.sql import Connection, refused
 
 NOW = "select clock_timestamp()::text"
 
@@ -104,7 +104,7 @@ class TestStartAt:
             named = "null" if position is None else position
             with refused("PQ005", f'"{named}"'):
                 register(db, position)
-            with refused("PQ005", "is no position"):
+            with refused("PQ005", "is not a position"):
                 seek(db, position)
         with refused("PQ005", "tick 999"):
             register(db, "999")
@@ -155,7 +155,7 @@ class TestSeek:
         assert seek(db, str(three[0])) == (three[0], 0, 2)
         assert db.drain() == ["b", "c"]
         seek(db, "earliest")
-        with refused("PQ025", "pass over 2 events", "i_skip => true"):
+        with refused("PQ025", "skip 2 events", "i_skip => true"):
             seek(db, str(three[1]))
         assert seek(db, str(three[1]), skip=True) == (three[1], 2, 0)
         assert db.drain() == ["c"]
@@ -256,7 +256,7 @@ def test_ticks_are_found_for_who_reads_without_a_consumer(db: Connection, three:
     assert found(None, None) == (start, fourth)
     with refused("PQ005", "no tick 1000"):
         found("1000", None)
-    with refused("PQ005", "is no position"):
+    with refused("PQ005", "is not a position"):
         found("soon", None)
     with refused("PQ001"):
         db.rows("select pgque.retained_ticks('nowhere', 'latest')")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.queues import Connection, refused
+from tests.support.queues.sql import Connection, refused
 
 FIRST_ENTRY = 2**52
 SEND = "select pgque.send_at(%s, 't', %s::text, now() + %s::interval)"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.queues import Connection, refused
+from tests.support.queues.sql import Connection, refused
 
 SEND = "select * from pgque.send_idem(%s, 't', %s::text, %s)"
 LISTED = "select func_name from pgque.maint_operations() where func_arg is null"

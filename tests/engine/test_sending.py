@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.queues import Connection, refused
+from tests.support.queues.sql import Connection, refused
 
 MIB = 1024 * 1024
 FORMS = pytest.mark.parametrize("form", ["send_batch('q', {})", "send_batch('q', 't', {})"])

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.dead_letters import give_up, inspect
-from tests.support.queues import Connection, refused
+from tests.support.queues.dead_letters import give_up, inspect
+from tests.support.queues.sql import Connection, refused
 
 READS: dict[str, Callable[[Connection, int], list[str]]] = {
     "get_batch_events": Connection.payloads,

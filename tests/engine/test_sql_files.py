@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from assemble import ADDON_PROLOGUE, addon_file, read_manifest
 
-from tests.support.queues import Connection
+from tests.support.queues.sql import Connection
 
 ROOT = Path(__file__).parents[2]
 ADDONS = read_manifest(ROOT).addons

@@ -5,8 +5,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.support.databases import as_user
-from tests.support.queues import Connection, connect, refused
+from tests.support.queues.sql import Connection, connect, refused
+from tests.support.servers.databases import as_user
 
 
 def open_staging(db: Connection, queue: str = "q") -> int:

@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from tests.support.halves import catch_up
-from tests.support.metrics import age_ticks, compact_counters, work
-from tests.support.queues import Connection, refused
-from tests.support.workers import next_of, queue_with_ticks
+from tests.support.queues.halves import catch_up
+from tests.support.queues.metrics import age_ticks, compact_counters, work
+from tests.support.queues.sql import Connection, refused
+from tests.support.queues.workers import next_of, queue_with_ticks
 
 RATES = "select * from pgque.error_rate('q', '1 hour', '1 minute') where retries > 0"
 

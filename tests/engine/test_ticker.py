@@ -6,8 +6,8 @@ import psycopg
 import pytest
 
 from pgque_dagster.client import Client
-from tests.support.logins import as_login
-from tests.support.queues import Connection, connect, refused
+from tests.support.queues.sql import Connection, connect, refused
+from tests.support.servers.logins import as_login
 
 NEVER = {
     "ticker_max_count": "1000000",

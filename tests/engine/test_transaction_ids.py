@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from tests.support.queues import Connection
+from tests.support.queues.sql import Connection
 
 
 def batch_with_list(db: Connection, count: int) -> Any:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.support.queues import Connection, refused
-from tests.support.triggers import TRIGGERS, Event, attach, take_events
+from tests.support.queues.sql import Connection, refused
+from tests.support.queues.triggers import TRIGGERS, Event, attach, take_events
 
 INSERT = "insert into t values (1, 'one', 'x')"
 

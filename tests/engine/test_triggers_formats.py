@@ -5,8 +5,8 @@ import json
 import psycopg
 import pytest
 
-from tests.support.queues import Connection
-from tests.support.triggers import TRIGGERS, Event, attach, take_events
+from tests.support.queues.sql import Connection
+from tests.support.queues.triggers import TRIGGERS, Event, attach, take_events
 
 
 @pytest.fixture(autouse=True)

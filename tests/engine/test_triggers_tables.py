@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.queues import Connection, refused
-from tests.support.triggers import TRIGGERS, Event, attach, take_events
+from tests.support.queues.sql import Connection, refused
+from tests.support.queues.triggers import TRIGGERS, Event, attach, take_events
 
 NASTY_NAMES = [
     'a"b',

@@ -9,10 +9,10 @@ import psycopg
 import pytest
 
 from tests.conftest import INSTALL_SQL
-from tests.support import slot_batches, slots
-from tests.support.databases import as_user, empty_database, owned_database
-from tests.support.queues import Connection, connect, refused
-from tests.support.released import RELEASES, Release
+from tests.support.queues import slot_batches, slots
+from tests.support.queues.sql import Connection, connect, refused
+from tests.support.servers.databases import as_user, empty_database, owned_database
+from tests.support.servers.released import RELEASES, Release
 
 INSTALL = INSTALL_SQL.read_bytes()
 pytestmark = pytest.mark.parametrize("released", RELEASES, ids=lambda release: release.version)
@@ -48,9 +48,9 @@ CATALOG = {
 
 # What a session of the old version that waits for the upgrade may call next.
 STAYS = re.compile(
-    r"pgque\.(add_consumer|add_field_columns|check_consumer_name|check_firing|check_log_name|check_no_batch|check_slot_end"
-    r"|check_window_retained|find_small_batch|maint_compact_history|maint_rotate_metadata"
-    r"|make_cooperative|move_consumer|narrow_to_count|note_attempt|note_switch|statement_end"
+    r"pgque\.(add_consumer|add_field_columns|begin_life|check_consumer_name|check_firing|check_log_name"
+    r"|check_no_batch|check_slot_end|check_window_retained|find_deployed|find_small_batch"
+    r"|maint_compact_history|maint_rotate_metadata|make_cooperative|move_consumer|narrow_to_count|note_attempt|note_switch|statement_end"
     r"|is_snapshot_held|snapshot_holders|update_fragment|wait_for_log|count_between\(text"
     r"|change_letter|check_key|describe_change\(text,oid|insert_change|is_change_sent|key_fragment"
     r"|(?:database|ticker|rotation|failure|consumer)_health|event_cutoff|event_\d+_read\(.*timestamp"

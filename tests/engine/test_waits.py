@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from tests.conftest import INSTALL_SQL
-from tests.support.queues import Connection, refused
+from tests.support.queues.sql import Connection, refused
 
 # More than any of these steps may wait for one lock, and less than for ever.
 PATIENCE = "8s"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.queues import Connection, refused
+from tests.support.queues.sql import Connection, refused
 
 NOW = "select clock_timestamp()::text"
 LONG_AGO = "2020-01-01 00:00+00"
@@ -81,7 +81,7 @@ def test_a_window_stays_the_same_whatever_comes_later(q: Connection, start: str)
     sql = "select attempt from pgque.window_ticks('q', %s, %s)"
     attempts = [q.value(sql, start, end) for _ in range(3)]
     assert attempts == sorted(set(attempts))
-    with refused("PQ005", "is no time window"):
+    with refused("PQ005", "is not a time window"):
         window(q, start, start)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.live import Live, running
+from tests.support.live.instance import Live, running
 
 SECONDS = 1800  # the first test also waits for Dagster to start
 

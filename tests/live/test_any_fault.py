@@ -11,11 +11,11 @@ from signal import SIGCONT, SIGSTOP
 
 import pytest
 
-from tests.support.live import Live
-from tests.support.live_graphql import cancel, give_up
-from tests.support.live_points import AFTER_ACK, AFTER_WRITE, BEFORE_ACK, BEFORE_WRITE
-from tests.support.live_project import CONSUMERS
-from tests.support.seeds import SEEDS
+from tests.support.live.graphql import cancel, give_up
+from tests.support.live.instance import Live
+from tests.support.live.points import AFTER_ACK, AFTER_WRITE, BEFORE_ACK, BEFORE_WRITE
+from tests.support.live.project import CONSUMERS
+from tests.support.runner.seeds import SEEDS
 
 POINTS = (BEFORE_WRITE, AFTER_WRITE, BEFORE_ACK, AFTER_ACK)
 # How often of ten.

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.support.live import Live
-from tests.support.live_graphql import failed_evaluation, give_up, last_skip_reason
-from tests.support.live_points import AFTER_WRITE, BEFORE_WRITE
-from tests.support.live_project import CONSUMERS
+from tests.support.live.graphql import failed_evaluation, give_up, last_skip_reason
+from tests.support.live.instance import Live
+from tests.support.live.points import AFTER_WRITE, BEFORE_WRITE
+from tests.support.live.project import CONSUMERS
 
 pytestmark = pytest.mark.slow
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from demo.graphql import Run
-from tests.support import live_remote
-from tests.support.live import Live, running
-from tests.support.live_graphql import give_up
-from tests.support.live_points import AFTER_WRITE, BEFORE_WRITE
-from tests.support.live_project import CONSUMERS, LINES
-from tests.support.remote_steps import Pod, all_pods, pods
+from harness.graphql import Run
+from tests.support.dagster.remote_steps import Pod, all_pods, pods
+from tests.support.live import pod_project
+from tests.support.live.graphql import give_up
+from tests.support.live.instance import Live, running
+from tests.support.live.points import AFTER_WRITE, BEFORE_WRITE
+from tests.support.live.project import CONSUMERS, LINES
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 def remote() -> Iterator[Live]:
     with (
         tempfile.TemporaryDirectory(prefix="pgque-live-") as folder,
-        running(Path(folder), settings=live_remote.SETTINGS, module=live_remote.__name__) as live,
+        running(Path(folder), settings=pod_project.SETTINGS, module=pod_project.__name__) as live,
     ):
         yield live
         for pod in all_pods(live.output):

@@ -9,10 +9,10 @@ from collections import Counter
 
 import pytest
 
-from tests.support.live import Live
-from tests.support.live_graphql import cancel, reload
-from tests.support.live_points import AFTER_ACK, AFTER_WRITE, BEFORE_ACK, BEFORE_WRITE
-from tests.support.live_project import CONSUMERS, LINES, TOTALS
+from tests.support.live.graphql import cancel, reload
+from tests.support.live.instance import Live
+from tests.support.live.points import AFTER_ACK, AFTER_WRITE, BEFORE_ACK, BEFORE_WRITE
+from tests.support.live.project import CONSUMERS, LINES, TOTALS
 
 
 @pytest.mark.parametrize(

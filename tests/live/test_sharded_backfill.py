@@ -9,13 +9,13 @@ from deltalake import DeltaTable
 from pgque_dagster import installer
 from pgque_dagster.client import Client
 from tests.live.test_window_backfills import finished_backfill, payload
-from tests.support import live_shards
-from tests.support.events import make_queue
-from tests.support.live import Live, running
-from tests.support.live_partitions import partition_statuses, step_failure
-from tests.support.live_project import HOURLY, HOURS
-from tests.support.queues import connect
-from tests.support.windows import send_at_hours, tick_at
+from tests.support.live import shard_project
+from tests.support.live.instance import Live, running
+from tests.support.live.partitions import partition_statuses, step_failure
+from tests.support.live.project import HOURLY, HOURS
+from tests.support.queues.events import make_queue
+from tests.support.queues.sql import connect
+from tests.support.queues.windows import send_at_hours, tick_at
 
 STORED, LACKING = ["2026-01-01-00:00", "2026-01-01-01:00"], "2026-01-01-02:00"
 
@@ -24,7 +24,7 @@ STORED, LACKING = ["2026-01-01-00:00", "2026-01-01-01:00"], "2026-01-01-02:00"
 def test_a_backfill_stores_each_window_of_all_shards_and_is_red_where_one_lacks_it() -> None:
     with (
         tempfile.TemporaryDirectory(prefix="pgque-live-") as folder,
-        running(Path(folder), module=live_shards.__name__) as live,
+        running(Path(folder), module=shard_project.__name__) as live,
     ):
         send(live, eu=["ab", "c", "d"], us=["e", ""])
 
@@ -44,7 +44,7 @@ def test_a_backfill_stores_each_window_of_all_shards_and_is_red_where_one_lacks_
         ]
 
         # Again, with the hour that the shard has by now.
-        with Client(live_shards.shard_urls(live.url)["us"]) as client:
+        with Client(shard_project.shard_urls(live.url)["us"]) as client:
             client.send_batch(HOURS, [payload("f")])
             for time in ("02:45", "03:30"):
                 tick_at(client, time, HOURS)
@@ -61,7 +61,7 @@ def send(live: Live, **hours: list[str]) -> None:
     """Makes the shards, and sends an event for each letter of the hours from midnight on."""
     with connect(live.url) as db:
         db.execute("create database us")
-    for shard, url in live_shards.shard_urls(live.url).items():
+    for shard, url in shard_project.shard_urls(live.url).items():
         if shard != "eu":
             installer.install(url)
         with Client(url) as client:

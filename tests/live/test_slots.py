@@ -9,12 +9,12 @@ import pyarrow.dataset as ds
 import pytest
 
 from pgque_dagster.client import Client
-from tests.support.events import tick
-from tests.support.live import Live
-from tests.support.live_graphql import reload
-from tests.support.live_points import AFTER_WRITE, BEFORE_ACK, BEFORE_WRITE
-from tests.support.live_project import KEYED, PARTED, SEEN, partitions_file
-from tests.support.queues import connect, rows
+from tests.support.live.graphql import reload
+from tests.support.live.instance import Live
+from tests.support.live.points import AFTER_WRITE, BEFORE_ACK, BEFORE_WRITE
+from tests.support.live.project import KEYED, PARTED, SEEN, partitions_file
+from tests.support.queues.events import tick
+from tests.support.queues.sql import connect, rows
 
 KEYS = [f"key {number}" for number in range(10)]
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.live import running
-from tests.support.live_points import BEFORE_WRITE
-from tests.support.live_project import CONSUMERS
+from tests.support.live.instance import running
+from tests.support.live.points import BEFORE_WRITE
+from tests.support.live.project import CONSUMERS
 
 
 @pytest.mark.slow

@@ -6,19 +6,19 @@ from collections import Counter
 import pyarrow.dataset as ds
 import pytest
 
-from demo.graphql import Run
+from harness.graphql import Run
 from pgque_dagster.client import Client
-from tests.support.events import make_queue
-from tests.support.live import Live
-from tests.support.live_partitions import (
+from tests.support.live.instance import Live
+from tests.support.live.partitions import (
     backfill,
     backfill_status,
     partition_statuses,
     step_failure,
 )
-from tests.support.live_project import HOURLY, HOURS
-from tests.support.queues import connect, drain, rotate, stored_payloads
-from tests.support.windows import send_at_hours, tick_at
+from tests.support.live.project import HOURLY, HOURS
+from tests.support.queues.events import make_queue
+from tests.support.queues.sql import connect, drain, rotate, stored_payloads
+from tests.support.queues.windows import send_at_hours, tick_at
 
 GONE, *RETAINED = (f"2026-01-01-0{hour}:00" for hour in (0, 2, 3))
 

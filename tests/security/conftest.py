@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conftest import Server, administer
-from tests.support.catalog import populate
-from tests.support.queues import Connection, connect
+from tests.support.queues.catalog import populate
+from tests.support.queues.sql import Connection, connect
 
 USERS = ("reader", "writer", "admin")
 

@@ -57,7 +57,7 @@ OWNER = "uninstall"
 # Called by other functions only, which have checked what these trust.
 INTERNAL = """
 append_position apply_disable_insert are_ticks_obsolete asset_name attach_event_table batch_select
-begin_life begin_positions build_functions capture_condition capture_truncate captured_rows
+begin_incarnation begin_positions build_functions capture_condition capture_truncate captured_rows
 check_adopted check_batch_limits check_claimed
 check_lease
 check_lease_holder check_logs_visible check_may_settle check_options check_position
@@ -66,11 +66,12 @@ check_tick check_tick_half check_uncaptured close_batch
 commit_locally count_between count_dead_letters count_end
 count_move count_retries create_event_parent create_log cron_database cron_jobs cron_statements
 describe_batch drop_staging_table empty_event_table end_subconsumer event_bytes events_between
-find_batch find_cron find_dead_subconsumer find_deployed find_event_seq find_floor_tick
+find_batch find_cron find_dead_subconsumer find_event_seq find_floor_tick
 find_passed_tick
 find_leased_batch find_leased_slot find_newest_tick find_next_tick find_oldest_tick find_origin
 find_position find_queue find_retained_tick find_retention_tick find_slot find_subconsumer
-find_subscription find_tick find_tick_before find_truncation_floor first_event_time follow_timeline
+find_subscription find_subscription_ids find_tick find_tick_before find_truncation_floor
+first_event_time follow_timeline
 grant_execute hand_over has_cron hold_tick is_seen_by_all is_timeline_followed is_written_since
 keep_tick_history left_table_health limit_to_change lock_holders lock_tables log_health
 look_for_queue look_for_subscription maint_steps make_ticks move_positions next_batch_id open_batch

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conftest import INSTALL_SQL, Server
-from tests.support.databases import owned_database
-from tests.support.queues import Connection, connect, refused
-from tests.support.sessions import db
+from tests.support.queues.sessions import db
+from tests.support.queues.sql import Connection, connect, refused
+from tests.support.servers.databases import owned_database
 
 __all__ = ["db"]
 
@@ -266,7 +266,7 @@ def test_a_trigger_made_by_hand_reads_no_view_of_the_writer(db: Connection, made
         f"create trigger mine {made} execute function pgque.capture_change('q', 'x')",
     )
 
-    with refused("PQ005", 'trigger "mine" is none that capture() makes'):
+    with refused("PQ005", 'trigger "mine" was not made by capture()'):
         run(db, "insert into shop.v values (1)" if "shop.v" in made else
                 "insert into shop.t values (1)")  # fmt: skip
 

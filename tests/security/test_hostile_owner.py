@@ -10,8 +10,8 @@ import pytest
 from pgque_dagster import installer
 from pgque_dagster.client.errors import PermissionDenied
 from tests.conftest import INSTALL_SQL
-from tests.support.databases import Owned, empty_database, owned_database
-from tests.support.queues import Connection, connect, refused
+from tests.support.queues.sql import Connection, connect, refused
+from tests.support.servers.databases import Owned, empty_database, owned_database
 
 SQL = {path.stem: path.read_text() for path in sorted(INSTALL_SQL.parent.glob("pgque*.sql"))}
 ADDONS = [name for name in SQL if name not in ("pgque", "pgque_uninstall")]

@@ -10,8 +10,14 @@ import psycopg
 import pytest
 
 from tests.conftest import Server, administer
-from tests.support.catalog import Argument, Function, populate, public_functions, sample_values
-from tests.support.queues import Connection, connect, refused
+from tests.support.queues.catalog import (
+    Argument,
+    Function,
+    populate,
+    public_functions,
+    sample_values,
+)
+from tests.support.queues.sql import Connection, connect, refused
 
 ATTACKS = [
     "'; select canary.sing(); --",

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from tests.security.decisions import DECISIONS, TRIGGERS
-from tests.support.catalog import GENERATED, TYPED_VALUES, Function, functions, sample_values
-from tests.support.queues import Connection, connect, refused
+from tests.support.queues.catalog import GENERATED, TYPED_VALUES, Function, functions, sample_values
+from tests.support.queues.sql import Connection, connect, refused
 
 # The admin is a member of both others.
 MAY = {

@@ -6,9 +6,9 @@ import psycopg
 import pytest
 
 from tests.conftest import Server, administer
-from tests.support.catalog import populate, public_functions, sample_values
-from tests.support.queues import Connection, connect
-from tests.support.traps import SPRUNG, is_sprung, set_temporary_traps, set_traps
+from tests.support.queues.catalog import populate, public_functions, sample_values
+from tests.support.queues.sql import Connection, connect
+from tests.support.queues.traps import SPRUNG, is_sprung, set_temporary_traps, set_traps
 
 ROLES = ["postgres", "pgque_admin", "pgque_reader", "pgque_writer"]
 PATHS = {

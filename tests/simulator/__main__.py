@@ -2,8 +2,6 @@
 
 import argparse
 import itertools
-import os
-import signal
 import sys
 import tempfile
 import time
@@ -13,23 +11,22 @@ from pathlib import Path
 
 import psycopg
 
-from pgque_dagster.embedded import EmbeddedPostgres
+from tests.support.servers.postgres import Postgres
 
 from .faults import FAULTS, install_sql
 from .run import Failure, Program, Report, program, shortest, simulate
 
-_SETTINGS = (
-    "fsync = off",
-    "full_page_writes = off",
-    "autovacuum = off",
-    "max_prepared_transactions = 20",
-)
+_SETTINGS = {
+    "full_page_writes": "off",
+    "autovacuum": "off",
+    "max_prepared_transactions": "20",
+}
 
 
 class Databases:
     """Databases with the queue installed, each for one run."""
 
-    def __init__(self, server: EmbeddedPostgres, sql: bytes) -> None:
+    def __init__(self, server: Postgres, sql: bytes) -> None:
         self.server = server
         self.sql = sql
         self._numbers = itertools.count()
@@ -58,12 +55,8 @@ class Databases:
 
     def crash(self) -> None:
         """Stops the server without a checkpoint, and starts it again."""
-        stopped, self.server = self.server, EmbeddedPostgres(self.server.data_dir)
-        os.kill(stopped.pid, signal.SIGQUIT)
-        while stopped.is_running:
-            time.sleep(0.01)
+        self.server.stop("immediate")
         self.server.start()
-        stopped.stop()
 
 
 def main() -> int:
@@ -82,18 +75,15 @@ def main() -> int:
     options = parser.parse_args()
     failed = 0
     with tempfile.TemporaryDirectory(prefix="pgque-simulator-") as folder:
-        data = Path(folder) / "postgres"
-        with EmbeddedPostgres(data) as server, psycopg.connect(server.url, autocommit=True) as db:
-            for setting in _SETTINGS:
-                db.execute(f"alter system set {setting}".encode())
-        databases = Databases(EmbeddedPostgres(data).start(), install_sql(options.fault))
+        server = Postgres(Path(folder) / "postgres", 18, **_SETTINGS).start()
+        databases = Databases(server, install_sql(options.fault))
         try:
             if options.program:
                 return int(not _replay(databases, options.program, options.tries))
             for seed in range(options.seed, options.seed + options.seeds):
                 failed += not _run(databases, seed, options.steps, options.tries)
         finally:
-            databases.server.stop()
+            server.stop()
     return int(failed > 0)
 
 

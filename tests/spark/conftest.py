@@ -7,8 +7,8 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Client
 from pgque_dagster.spark import batch as batch_module
-from tests.support.attempts import BatchOf, next_batch
-from tests.support.events import make_queue
+from tests.support.queues.events import make_queue
+from tests.support.spark.attempts import BatchOf, next_batch
 
 
 @pytest.fixture

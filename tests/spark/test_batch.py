@@ -6,8 +6,8 @@ from pyspark.sql import SparkSession
 from pgque_dagster.client import Client
 from pgque_dagster.spark import SparkBatch
 from pgque_dagster.spark.batch import DRIVER_SIDE_BYTES, attempt_of
-from tests.support.attempts import BatchOf
-from tests.support.events import claim, publish, tick
+from tests.support.queues.events import claim, publish, tick
+from tests.support.spark.attempts import BatchOf
 
 
 def test_events_are_those_of_the_batch(client: Client, spark: SparkSession, way: str) -> None:

@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -13,14 +12,14 @@ from pgque_dagster.client import Client, InvalidArgument, TicksUnavailable
 from pgque_dagster.spark import ParquetSink, SparkBatch
 from pgque_dagster.spark.cluster.executor_errors import executor_error
 from pgque_dagster.spark.streaming.reader import PgqueStreamReader
-from tests.support.events import claim, make_queue, publish
-from tests.support.replicas import Replicas, cut_off, replicas
-from tests.support.streams import Sink, Stream, needs_available_now
+from tests.support.queues.events import claim, make_queue, publish
+from tests.support.servers.standbys import Replicas, cut_off, replicas
+from tests.support.spark.streams import Sink, Stream, needs_available_now
 
 
 @pytest.fixture
-def servers(server: Any) -> Iterator[Replicas]:
-    with replicas(server) as made:
+def servers() -> Iterator[Replicas]:
+    with replicas() as made:
         yield made
 
 
@@ -51,7 +50,7 @@ def test_after_a_failover_what_the_standby_lost_is_not_taken_for_what_it_has(
     folder, ahead, behind = (tmp_path / name for name in ("table", "ahead", "behind"))
     primary = servers.primary()
     standby = servers.standby(primary)
-    with Client(primary.url()) as client:
+    with Client(primary.url) as client:
         make_queue(client)
         for consumer in ("ahead", "behind"):
             client.register_consumer("orders", consumer)
@@ -68,7 +67,7 @@ def test_after_a_failover_what_the_standby_lost_is_not_taken_for_what_it_has(
         old = client.incarnation()
     standby.promote()
 
-    with Client(standby.url()) as client:
+    with Client(standby.url) as client:
         # One of the ticks has the number of the checkpoint's.
         new = [f"new {number}" for number in range(4)]
         for text in new:

@@ -9,7 +9,7 @@ from pyspark.sql import functions as f
 from pgque_dagster.client import Client, InvalidArgument
 from pgque_dagster.client import batch as batches
 from pgque_dagster.spark import SparkBatch
-from tests.support.attempts import BatchOf
+from tests.support.spark.attempts import BatchOf
 
 
 @pytest.fixture

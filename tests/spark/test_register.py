@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Client
 from pgque_dagster.spark import SparkBatch, register
-from tests.support.events import claim, publish, tick
+from tests.support.queues.events import claim, publish, tick
 
 
 def publish_rows(session: SparkSession, client: Client) -> None:

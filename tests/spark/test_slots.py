@@ -11,7 +11,7 @@ from pgque_dagster.client import Batch, Client, Limits
 from pgque_dagster.client.holder import Holder
 from pgque_dagster.client.registrations import subscribe_slots
 from pgque_dagster.spark import ParquetSink, SparkBatch
-from tests.support.events import tick
+from tests.support.queues.events import tick
 
 KEYS = [f"key {number}" for number in range(12)]
 Row = tuple[str, int]

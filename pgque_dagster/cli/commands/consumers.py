@@ -7,7 +7,7 @@ from ...client.batch import release as release_batch
 from ...client.models import ConsumingAsset
 from ...client.registrations import move_to_deployment
 from ..app import command
-from ..output import show_result
+from ..printing import show_result
 from ..times import QueuePosition
 
 
@@ -22,10 +22,10 @@ from ..times import QueuePosition
     default="latest",
     show_default=True,
     help="Where it starts: earliest, the oldest event that is retained; latest, the events sent "
-    "from now on; a time, from which on it gets all events; or the number of a tick.",
+    "from now on; a time, from which it gets all events; or the number of a tick.",
 )
 def register(client: Client, queue: str, consumer: str, start_at: str) -> None:
-    """Register CONSUMER on QUEUE. A registered consumer stays where it is."""
+    """Register CONSUMER on QUEUE. A consumer that is already registered stays where it is."""
     new = client.register_consumer(queue, consumer, start_at=start_at)
     show_result(
         f"{'registered' if new else 'there was already'} consumer {consumer} on {queue}",
@@ -49,7 +49,7 @@ def unregister(
 ) -> None:
     """Unregister CONSUMER from QUEUE and delete its retries and dead letters.
 
-    It is refused while CONSUMER would lose any or has a batch at work, unless --yes is given.
+    Refused if CONSUMER would lose any or is working on a batch, unless --yes is given.
     """
     client.unregister_consumer(queue, consumer, keep_dead_letters=keep_dead_letters, skip=yes)
     done = f"unregistered consumer {consumer} from {queue}"
@@ -61,19 +61,18 @@ def unregister(
     "pgque seek orders billing earliest",
     "pgque seek orders billing latest --yes",
 )
-@click.argument("queue")
-@click.argument("consumer")
 @click.argument("position", type=QueuePosition())
-@click.option("--yes", is_flag=True, help="Pass over events, which the consumer then never gets.")
+@click.option("--yes", is_flag=True, help="Skip events, which the consumer will never get.")
 def seek(client: Client, queue: str, consumer: str, position: str, yes: bool) -> None:
     """Move CONSUMER of QUEUE to a POSITION: earliest, latest, a time or a tick's number.
 
-    From a time on it gets all events committed since. Scheduled retries and dead letters stay.
+    With a time, it gets all events committed since. Scheduled retries and dead letters stay.
     """
     sought = client.seek(queue, consumer, position, skip=yes)
     show_result(
         f"consumer {consumer} on {queue} stands at tick {sought.tick_id}: "
-        f"{sought.skipped_events} events are passed over, {sought.repeated_events} come again",
+        f"{sought.skipped_events} events are skipped, "
+        f"{sought.repeated_events} will be delivered again",
         tick_id=sought.tick_id,
         skipped_events=sought.skipped_events,
         repeated_events=sought.repeated_events,
@@ -84,11 +83,8 @@ def seek(client: Client, queue: str, consumer: str, position: str, yes: bool) ->
     "pgque assign orders billing production",
     "pgque assign orders billing production --location shop --asset sales/billing",
 )
-@click.argument("queue")
-@click.argument("consumer")
-@click.argument("deployment")
-@click.option("--location", help="The code location; by default the next that consumes.")
-@click.option("--asset", multiple=True, help="The key; by default of the next that consumes.")
+@click.option("--location", help="The code location; by default, the next one that consumes.")
+@click.option("--asset", multiple=True, help="The key; by default, of the next one that consumes.")
 def assign(
     client: Client,
     queue: str,
@@ -97,7 +93,7 @@ def assign(
     location: str | None,
     asset: tuple[str, ...],
 ) -> None:
-    """Move CONSUMER of QUEUE to the DEPLOYMENT of Dagster, or the asset, that consumes from now on.
+    """Move CONSUMER of QUEUE to the Dagster DEPLOYMENT, or the asset, that consumes from now on.
 
     On the embedded server, DEPLOYMENT is ''.
     """
@@ -114,23 +110,23 @@ def assign(
 
 
 @command("pgque release orders billing", "pgque release orders billing -y")
-@click.option("-y", "--yes", is_flag=True, help="Release a live lease, too.")
+@click.option("-y", "--yes", is_flag=True, help="Release a live lease as well.")
 def release(client: Client, queue: str, consumer: str, yes: bool) -> None:
     """Release the lease on the open batch of CONSUMER, so that it can be claimed at once.
 
-    The batch stays open and no event is lost. If the owner of a live lease still works, its ack is
-    refused once somebody else has claimed the batch.
+    The batch stays open and no event is lost. If the owner of a live lease is still working, its
+    ack is refused once another process has claimed the batch.
     """
     found = client.lease_info(queue, consumer)
     if found is None or found.owner is None or found.until is None:
         raise PgqueError(
-            f"no lease is on a batch of consumer {consumer} on {queue}",
+            f"consumer {consumer} on {queue} has no lease on a batch",
             "`pgque status` shows all.",
         )
     if found.is_live and not yes:
         raise PgqueError(
             f"{found.owner} has a live lease on batch {found.batch_id} until {found.until:%F %T%z}",
-            "If it does not run any more, or its work may be done again, add --yes.",
+            "If it is no longer running, or its work may be repeated, add --yes.",
         )
     client.run(release_batch(found.batch_id, found.owner, found.epoch))
     show_result(

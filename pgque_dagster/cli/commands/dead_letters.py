@@ -6,8 +6,8 @@ import click
 
 from ...client import Client, PgqueError
 from ...client.dead_letters import exported
-from ..app import command, group
-from ..output import as_table, shortened, show_result, show_rows, to_json, wants_json
+from ..app import command, group, limit_option
+from ..printing import as_table, shortened, show_result, show_rows, to_json, wants_json
 from ..times import Age
 
 _ID = click.IntRange(1, 2**63 - 1)
@@ -30,13 +30,7 @@ def dead_letters() -> None:
     into=dead_letters,
     name="list",
 )
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    help="Maximum number to show.",
-)
+@limit_option
 def list_(client: Client, queue: str, limit: int) -> None:
     """Show the newest dead letters of QUEUE."""
     rows = [
@@ -54,10 +48,9 @@ def list_(client: Client, queue: str, limit: int) -> None:
 
 
 @command("pgque dead-letters show orders 17", into=dead_letters)
-@click.argument("queue")
 @click.argument("dead_letter", type=_ID)
 def show(client: Client, queue: str, dead_letter: int) -> None:
-    """Show all of one DEAD_LETTER of QUEUE: consumer, reason, event, payload."""
+    """Show one DEAD_LETTER of QUEUE in full: consumer, reason, event, payload."""
     values = client.run(exported(queue, dead_letter))
     if values is None:
         raise PgqueError(
@@ -77,17 +70,15 @@ def show(client: Client, queue: str, dead_letter: int) -> None:
     "pgque dead-letters add orders revenue 1204 1207 --reason 'no customer'",
     into=dead_letters,
 )
-@click.argument("queue")
-@click.argument("consumer")
 @click.argument("events", metavar="EVENT...", type=_ID, nargs=-1, required=True)
 @click.option(
     "--reason", default="set aside by hand", show_default=True, help="Stored with the dead letters."
 )
 def add(client: Client, queue: str, consumer: str, events: tuple[int, ...], reason: str) -> None:
-    """Dead-letter events of the open batch of CONSUMER, for a batch that they hold up.
+    """Make events of CONSUMER's open batch dead letters, if the batch fails because of them.
 
-    The batch stays open without these events: the next attempt at it does not read them. A replay
-    sends them again. It is refused while somebody works on the batch.
+    The batch stays open without these events: the next attempt does not read them. A replay sends
+    them again. Refused while a process works on the batch.
     """
     done = client.set_events_aside(queue, consumer, events, reason=reason)
     rest = "no other events" if done.is_empty else "other events"
@@ -112,7 +103,7 @@ def add(client: Client, queue: str, consumer: str, events: tuple[int, ...], reas
 )
 @click.option("--reason", help="Only dead letters with this reason; % matches any text.")
 def replay(client: Client, queue: str | None, ids: tuple[int, ...], reason: str | None) -> None:
-    """Send dead letters of QUEUE, or those given by --id, to their consumers again."""
+    """Send the dead letters of QUEUE, or those given by --id, to their consumers again."""
     if (queue is None) == (not ids) or (ids and reason is not None):
         raise click.UsageError("Give a queue, optionally with --reason, or one or more --id.")
     if queue is None:
@@ -139,14 +130,14 @@ def replay(client: Client, queue: str | None, ids: tuple[int, ...], reason: str 
     show_default=True,
     help="Only dead letters of this age or older: 90s, 15m, 12h, 30d; 0s for all.",
 )
-@click.option("--yes", is_flag=True, help="Delete them: their events are lost.")
+@click.option("--yes", is_flag=True, help="Delete them; their events are lost.")
 def purge(client: Client, queue: str, older_than: timedelta, yes: bool) -> None:
-    """Delete old dead letters of QUEUE. Without --yes, only say how many there are."""
+    """Delete old dead letters of QUEUE. Without --yes, only report how many there are."""
     with client.transaction():  # which an error rolls back
         count = client.purge_dead_letters(queue, older_than)
         if count and not yes:
             raise PgqueError(
                 f"{count} dead letters of {queue} would be deleted, and their events lost",
-                "Replay them, or, if that is wanted, add --yes.",
+                "Replay them, or add --yes to delete them.",
             )
     show_result(f"dead letters purged: {count}", purged=count)

@@ -13,15 +13,15 @@ from ...client import PgqueError
 from ...client.running import stopping_on_signals
 from ..app import command, group
 from ..database import start_embedded
-from ..output import show_result
+from ..printing import show_result
 
 
 @group("embedded", "pgque embedded start", "pgque embedded psql")
 def embedded() -> None:
     """Run the embedded PostgreSQL of this folder's project.
 
-    Each command without a database starts it by itself, and stops it when nobody else uses it, also
-    a server that a killed process left running.
+    Commands that name no database start it automatically, and stop it when nobody else uses it,
+    even if a killed process left it running.
     """
 
 
@@ -61,5 +61,5 @@ def psql(arguments: tuple[str, ...]) -> None:
     click.get_current_context().exit(done.returncode)
 
 
-# All options are those of psql, in which -d is not ours.
+# All options belong to psql, whose -d is not the -d of pgque.
 psql.params = [each for each in psql.params if each.name == "arguments"]

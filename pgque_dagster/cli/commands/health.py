@@ -1,10 +1,11 @@
-"""`pgque health`: says what is wrong and what to do."""
+"""`pgque health`: reports what is wrong and what to do."""
 
 from collections.abc import Iterator
+from importlib.metadata import version
 
 import click
 
-from ... import __version__, installer
+from ... import installer
 from ...client import (
     Client,
     NewerInstalled,
@@ -16,7 +17,7 @@ from ...client.models import HealthCheck
 from ..app import command
 from ..database import Database
 from ..errors import NO, one_line, without_passwords
-from ..output import show_rows
+from ..printing import show_rows
 
 _SERVER = "select current_setting('server_version'), current_user::text, pg_is_in_recovery()"
 _ROLES = (
@@ -30,15 +31,15 @@ _ROLES = (
 @command(
     "pgque health",
     "pgque health orders --all",
-    "pgque --url service=shop health || alert 'a queue needs somebody'",
+    "pgque --url service=shop health || alert 'a queue needs attention'",
 )
 @click.argument("queue", required=False)
-@click.option("--all", "show_all", is_flag=True, help="Show the checks that are well, too.")
+@click.option("--all", "show_all", is_flag=True, help="Show the checks that passed as well.")
 def health(database: Database, queue: str | None, show_all: bool) -> None:
-    """Look for what keeps all queues, or QUEUE, from working.
+    """Look for problems that stop all queues, or QUEUE, from working.
 
-    That is the connection, versions, roles, ticks and consumers. Every finding says what to do.
-    Exits with 3 if something is critical. `pgque status` shows the state of all.
+    It checks the connection, versions, roles, ticks and consumers. Every finding says what to do.
+    Exits with 3 if something is critical. `pgque status` shows the state of everything.
     """
     database.check_exists()
     checks = list(_examine(database, queue))
@@ -47,7 +48,7 @@ def health(database: Database, queue: str | None, show_all: bool) -> None:
         for each in checks
         if show_all or each.status != "ok"
     ]
-    show_rows(rows, f"all {len(checks)} checks are well")
+    show_rows(rows, f"all {len(checks)} checks passed")
     critical = sum(each.status == "critical" for each in checks)
     if critical:
         click.echo(f"pgque: {critical} of {len(checks)} checks are critical", err=True)
@@ -55,7 +56,7 @@ def health(database: Database, queue: str | None, show_all: bool) -> None:
 
 
 def _examine(database: Database, queue: str | None) -> Iterator[HealthCheck]:
-    """Looks from the outside in; stops where the next step cannot work."""
+    """Checks from the outside in, and stops where the next check cannot work."""
     try:
         with database.client() as client:
             yield from _server(client)
@@ -79,7 +80,7 @@ def _server(client: Client) -> Iterator[HealthCheck]:
             None,
             "standby",
             "critical",
-            "this server is a standby, which takes no events and makes no ticks: connect to the"
+            "this server is a standby, which accepts no events and makes no ticks: connect to the"
             " primary, such as with target_session_attrs=primary",
         )
     yield HealthCheck(
@@ -88,8 +89,8 @@ def _server(client: Client) -> Iterator[HealthCheck]:
         "ok" if roles else "warning",
         f"{user} has the rights of {', '.join(roles)}"
         if roles
-        else f"{user} is no member of pgque_reader, pgque_writer or pgque_admin: grant pgque_writer"
-        " to who sends, pgque_reader to who consumes, pgque_admin to who runs the ticker",
+        else f"{user} is in none of pgque_reader, pgque_writer and pgque_admin: grant pgque_writer"
+        " to producers, pgque_reader to consumers, pgque_admin to the ticker's role",
     )
 
 
@@ -100,14 +101,14 @@ def _schema(url: str) -> HealthCheck:
         return HealthCheck(None, "schema", "warning", one_line(error))
     except (SchemaMissing, OlderInstalled) as error:
         return HealthCheck(None, "schema", "critical", one_line(error))
-    return HealthCheck(None, "schema", "ok", f"version {__version__}")
+    return HealthCheck(None, "schema", "ok", f"version {version('pgque-dagster')}")
 
 
 def _queues(client: Client, queue: str | None) -> Iterator[HealthCheck]:
     try:
         checks = client.health()
         if queue is not None and all(each.queue != queue for each in checks):
-            missing = f"there is no queue {queue}: `pgque status` shows those that exist"
+            missing = f"there is no queue {queue}: `pgque status` shows the existing ones"
             yield HealthCheck(queue, "queues", "critical", missing)
         yield from (each for each in checks if queue is None or each.queue in (None, queue))
     except PgqueError as error:

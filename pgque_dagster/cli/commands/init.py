@@ -13,7 +13,7 @@ import click
 from ...client import InvalidArgument
 from ...project_files import FOLDER, with_names
 from ..app import command
-from ..output import show_result
+from ..printing import show_result
 
 _NEEDED = (
     *("adbc_driver_postgresql", "dagster_dg_cli", "dagster_pyspark", "dagster_webserver"),
@@ -31,16 +31,16 @@ While that runs, in a second terminal in the same folder:
   pgque send --wait 10m orders '{{"product": "tea", "total": 4.5}}'
 
 Then a run stores the revenue in the Delta table output/revenue. The function is in
-{module}/defs/revenue/transform.py, and dagster.yaml and compose.yaml say what they are for."""
+{module}/defs/revenue/transform.py; dagster.yaml and compose.yaml explain what they are for."""
 
 
 @command("pgque init shop", "pgque init")
 @click.argument("folder", default=".", type=click.Path(file_okay=False, path_type=Path))
 def init(folder: Path) -> None:
-    """Write a project of Dagster that runs: a queue, an asset of its batches, and a test of it.
+    """Write a Dagster project that runs: a queue, an asset of its batches, and a test of it.
 
-    FOLDER is new or empty, by default the current one; the project has its name. `dg dev` in it
-    works at once, on the embedded PostgreSQL. Into a project that exists, `dg scaffold defs`
+    FOLDER is new or empty, by default the current one; it gives the project its name. `dg dev` in
+    it works at once, on the embedded PostgreSQL. In an existing project, `dg scaffold defs`
     writes the same components.
     """
     target = folder.resolve()
@@ -49,7 +49,7 @@ def init(folder: Path) -> None:
     files = [path.relative_to(FOLDER) for path in FOLDER.rglob("*") if path.is_file()]
     files = sorted(path for path in files if "__pycache__" not in path.parts)
     for path in files:
-        # Only the package has the name.
+        # Only the package in this template has that name.
         written = target.joinpath(*(module if part == "shop" else part for part in path.parts))
         written.parent.mkdir(parents=True, exist_ok=True)
         written.write_text(with_names(str(path), {"shop": module}))
@@ -64,7 +64,7 @@ def init(folder: Path) -> None:
 
 
 def _refuse_files(target: Path) -> None:
-    """Refuses a folder that has files, except hidden ones and environments of Python."""
+    """Refuses a folder that has files, except hidden files and Python environments."""
     if not target.exists():
         return
     found = sorted(
@@ -76,8 +76,8 @@ def _refuse_files(target: Path) -> None:
         shown = ", ".join(found[:3]) + (", …" if len(found) > 3 else "")
         raise InvalidArgument(
             f"{target} is not empty ({shown}), so nothing was written",
-            "Name a new folder: `pgque init shop`. Into a project of Dagster that exists,"
-            " `dg scaffold defs pgque_dagster.BatchConsumerComponent NAME` writes.",
+            "Name a new folder: `pgque init shop`. In an existing Dagster project, run"
+            " `dg scaffold defs pgque_dagster.BatchConsumerComponent NAME`.",
         )
 
 
@@ -86,11 +86,11 @@ def _module_name(folder: str) -> str:
     module = re.sub(r"\W+", "_", folder).strip("_").lower()
     if not module.isidentifier() or keyword.iskeyword(module):
         raise InvalidArgument(
-            f"{folder!r} makes no name of a Python package", "Name another folder: pgque init shop."
+            f"{folder!r} cannot name a Python package", "Name another folder: pgque init shop."
         )
     if module == "tests" or find_spec(module) is not None:
         raise InvalidArgument(
-            f"there is a Python package {module} already, which the project would hide",
+            f"a Python package {module} already exists, and the project would hide it",
             "Name another folder: pgque init shop.",
         )
     return module

@@ -1,4 +1,4 @@
-"""`pgque metrics`: the figures of all queues in the text format of Prometheus."""
+"""`pgque metrics`: the metrics of all queues in the Prometheus text format."""
 
 import threading
 from collections.abc import Callable, Iterable
@@ -12,9 +12,9 @@ from ...client.models import Metric
 from ..app import command
 from ..database import Database
 from ..errors import one_line, without_passwords
-from ..output import show_rows, wants_json
+from ..printing import show_rows, wants_json
 
-# OpenMetrics gives a counter's family the name without _total, which this gauge has in SQL.
+# OpenMetrics drops _total from the name of a counter's family, but in SQL this gauge has that name.
 _RENAMED = {"pgque.message.dead_lettered": "pgque.queue.dead_letters"}
 
 
@@ -30,11 +30,11 @@ _RENAMED = {"pgque.message.dead_lettered": "pgque.queue.dead_letters"}
     "--host", default="127.0.0.1", show_default=True, help="With --port: the address to listen on."
 )
 def metrics(database: Database, port: int | None, host: str) -> None:
-    """Print the figures of all queues and consumers for Prometheus, or serve them.
+    """Print the metrics of all queues and consumers for Prometheus, or serve them.
 
     While the database does not answer, pgque_up is served as 0. deploy/grafana/ has a dashboard,
-    deploy/prometheus/ alert rules. A collector of OpenTelemetry reads the page by its receiver
-    `prometheus`.
+    and deploy/prometheus/ has alert rules. An OpenTelemetry collector reads the page with its
+    receiver `prometheus`.
     """
     if wants_json() and port is None:
         rows = [{**vars(metric), "labels": dict(metric.labels)} for metric in _read(database)]
@@ -66,7 +66,7 @@ def _read(database: Database) -> list[Metric]:
 
 
 def _read_or_tell(database: Database) -> list[Metric]:
-    """Returns the metrics, or prints why the database does not answer."""
+    """Returns the metrics; prints the problem if the database does not answer."""
     try:
         return [_up(True), *_read(database)]
     except PgqueError as problem:
@@ -79,7 +79,7 @@ def _up(answers: bool) -> Metric:
 
 
 def _registry(read: Callable[[], Iterable[Metric]]) -> Any:
-    """Returns a registry of Prometheus that reads the metrics each time that it is asked."""
+    """Returns a Prometheus registry that reads the metrics at each request."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 

@@ -1,11 +1,11 @@
-"""`pgque peek`: shows events, and moves nothing."""
+"""`pgque peek`: shows events without moving a consumer."""
 
 import click
 
 from ...client import Client, peeking
 from ...client.models import Message
-from ..app import command
-from ..output import Row, shortened, show_rows, wants_json
+from ..app import command, limit_option
+from ..printing import Row, shortened, show_rows, wants_json
 from ..times import QueuePosition
 
 
@@ -16,13 +16,7 @@ from ..times import QueuePosition
     "pgque peek orders --consumer revenue --limit 1000",
     "watch pgque peek orders",
 )
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    help="Maximum number to show.",
-)
+@limit_option
 @click.option(
     "--from",
     "position",
@@ -31,16 +25,16 @@ from ..times import QueuePosition
 )
 @click.option(
     "--consumer",
-    help="Show events of this consumer's open batch, or else of its next ones, with those "
-    "that are delivered to it again, such as replayed dead letters.",
+    help="Show events of this consumer's open batch, or of its next ones, including those that "
+    "are delivered to it again, such as replayed dead letters.",
 )
 def peek(
     client: Client, queue: str, limit: int, position: str | None, consumer: str | None
 ) -> None:
-    """Show events of QUEUE that are retained. No consumer is needed, and none is moved.
+    """Show retained events of QUEUE. It needs no consumer, and moves none.
 
-    Shows the events that have a tick, so those of the last seconds may be missing. Events that are
-    delivered to one consumer again are shown with --consumer.
+    It shows the events that have a tick, so those of the last seconds may be missing. Events that
+    are redelivered to one consumer are shown with --consumer.
     """
     if consumer is not None and position is not None:
         raise click.UsageError("Give --consumer or --from, not both.")

@@ -4,14 +4,16 @@ import click
 
 from ...client import Client
 from ..app import command
-from ..output import show_result
+from ..printing import show_result
 
 
 @command("pgque create-queue orders")
 def create_queue(client: Client, queue: str) -> None:
     """Create QUEUE (name of 1 to 57 bytes). An existing queue stays as it is."""
     created = client.create_queue(queue)
-    show_result(f"created queue {queue}" if created else f"queue {queue} existed", created=created)
+    show_result(
+        f"created queue {queue}" if created else f"queue {queue} already exists", created=created
+    )
 
 
 @command(
@@ -19,12 +21,11 @@ def create_queue(client: Client, queue: str) -> None:
     "pgque configure orders retention='7 days' max_retries=3",
     "pgque configure orders retention=",
 )
-@click.argument("queue")
 @click.argument("settings", nargs=-1, required=True, metavar="NAME=VALUE...")
 def configure(client: Client, queue: str, settings: tuple[str, ...]) -> None:
     """Set parameters of QUEUE, all or none. NAME= resets one to its default.
 
-    The error for an unknown NAME lists them all; docs/reference.md describes them.
+    If NAME is unknown, the error lists all parameters; docs/reference.md describes them.
     """
     parameters = {name: value or None for name, value in map(_split, settings)}
     client.configure_queue(queue, **parameters)
@@ -42,13 +43,12 @@ def _split(setting: str) -> tuple[str, str]:
 @click.option(
     "--force",
     is_flag=True,
-    help="Lose its dead letters and scheduled events, too, and end its consumers.",
+    help="Also delete its dead letters and scheduled events, and unregister its consumers.",
 )
 def drop_queue(client: Client, queue: str, force: bool) -> None:
     """Drop QUEUE with all its events.
 
-    It is refused while QUEUE has consumers, dead letters or scheduled events, unless --force is
-    given.
+    Refused while QUEUE has consumers, dead letters or scheduled events, unless --force is given.
     """
     client.drop_queue(queue, force=force)
     show_result(f"dropped queue {queue}", dropped=True)
@@ -56,14 +56,14 @@ def drop_queue(client: Client, queue: str, force: bool) -> None:
 
 @command("pgque pause orders")
 def pause(client: Client, queue: str) -> None:
-    """Stop the ticks of QUEUE: it takes events, and consumers get no new batch."""
+    """Stop the ticks of QUEUE: it still accepts events, but consumers get no new batch."""
     client.pause_queue(queue)
-    done = f"paused queue {queue}; `pgque resume {queue}` goes on"
+    done = f"paused queue {queue}; `pgque resume {queue}` resumes it"
     show_result(done, ticker="paused")
 
 
 @command("pgque resume orders")
 def resume(client: Client, queue: str) -> None:
-    """Let QUEUE have ticks again."""
+    """Resume the ticks of QUEUE."""
     client.resume_queue(queue)
     show_result(f"resumed queue {queue}", ticker="not paused")

@@ -1,14 +1,14 @@
-"""Commands for replicas of tables: how they stand, and what is captured."""
+"""Commands for replicas of tables: their state, and what is captured."""
 
 import click
 
 from ...client import Client, ConsumerInfo, InvalidArgument, Limits
-from ...client.captured_tables import capture_by_name, captured_tables, uncapture_by_name
 from ...client.holder import consumer_states
-from ...client.replica_status import ReplicaStatus
+from ...client.replicas.capture import capture_by_name, captured_tables, uncapture_by_name
+from ...client.replicas.status import ReplicaStatus
 from ..app import command
 from ..errors import NO
-from ..output import Row, shortened, show_result, show_rows
+from ..printing import Row, shortened, show_result, show_rows
 
 
 @command(
@@ -18,20 +18,21 @@ from ..output import Row, shortened, show_result, show_rows
 )
 @click.argument("queue", required=False)
 def replicas(client: Client, queue: str | None) -> None:
-    """Show the replicas of tables: of the consumers of QUEUE, or of all queues.
+    """Show the state of the replicas of QUEUE's consumers, or of all queues.
 
-    A replica is equal if the last comparison with its table found no difference. It is different
-    until a later comparison finds none; to be copied by the next batch; apart, because the batches
-    of its consumer leave it out; or not verified, because it was never compared, or the last
-    attempt compared nothing. The number of rows is of the tick in "rows at", or else of now.
+    A replica is `equal` if the last comparison with its table found no difference, and `different`
+    until a later comparison finds none. It is `to be copied` if the next batch copies it, `copying`
+    while runs copy it in parts, `apart` if its consumer's batches leave it out, and `not verified`
+    if it was never compared or the last attempt compared nothing. The number of rows is at the tick
+    in "rows at", or current if empty.
 
-    Exits with 3 if a replica is different or apart, or the batch of its consumer is parked. A
-    replica appears with its first batch.
+    Exits with 3 if a replica is different or apart, or its consumer's batch is held. A replica
+    appears with its first batch.
     """
     found = client.replicas(queue)
     pairs = sorted({(each.queue, each.consumer) for each in found})
-    parked = {
-        (state.queue, state.consumer): state.parked_reason
+    held = {
+        (state.queue, state.consumer): state.held_reason
         for state in client.run(consumer_states(pairs, Limits()))
         if state.member is None
     }
@@ -39,15 +40,15 @@ def replicas(client: Client, queue: str | None) -> None:
     rows = []
     for each in found:
         pair = (each.queue, each.consumer)
-        rows.append(_row(each, infos.get(pair), parked.get(pair)))
-    show_rows(rows, "no replicas: `pgque capture TABLE QUEUE` captures what a replica follows")
+        rows.append(_row(each, infos.get(pair), held.get(pair)))
+    show_rows(rows, "no replicas: `pgque capture TABLE QUEUE` captures a table for replicas")
     wrong = [each for each in found if each.state in {"different", "apart"}]
-    if wrong or any(parked.values()):
+    if wrong or any(held.values()):
         click.get_current_context().exit(NO)
 
 
-def _row(status: ReplicaStatus, info: ConsumerInfo | None, parked: str | None) -> Row:
-    why = status.failure or status.verified_problem or status.unverified
+def _row(status: ReplicaStatus, info: ConsumerInfo | None, held: str | None) -> Row:
+    why = status.failure or status.verified_problem or status.copying or status.unverified
     return {
         "queue": status.queue,
         "consumer": status.consumer,
@@ -61,8 +62,8 @@ def _row(status: ReplicaStatus, info: ConsumerInfo | None, parked: str | None) -
         "verified at": status.verified_tick,
         "verified ago": status.verified_age,
         "batches since": status.batches,
-        "lag": info and info.lag,
-        "reason": shortened((parked and f"batch parked {parked}") or why),
+        "consumer lag": info and info.lag,
+        "reason": shortened((held and f"batch held {held}") or why),
     }
 
 
@@ -76,11 +77,11 @@ def _row(status: ReplicaStatus, info: ConsumerInfo | None, parked: str | None) -
     help="The table has no key, because its rows are only inserted.",
 )
 def capture(client: Client, table: str, queue: str, append: bool) -> None:
-    """Send each change of TABLE to QUEUE, from now on, by triggers of statements.
+    """Send each change of TABLE to QUEUE from now on, with statement triggers.
 
-    TABLE has a primary key, or a replica identity. Run it as the table's owner. It may be repeated:
-    it adds partitions that came later, and mends triggers. The sensor of a TableReplicaComponent
-    captures its tables by itself, if its role owns them. `pgque uncapture` ends it.
+    TABLE needs a primary key or a replica identity. Run it as the table's owner. It can be
+    repeated: it adds new partitions and repairs triggers. The sensor of a TableReplicaComponent
+    captures its tables automatically, if its role owns them. `pgque uncapture` ends it.
     """
     tables = capture_by_name(client, queue, table, append=append)
     show_result(f"captured {table} into queue {queue}", table=table, tables=tables)
@@ -88,10 +89,10 @@ def capture(client: Client, table: str, queue: str, append: bool) -> None:
 
 @command("pgque uncapture public.orders shop")
 def uncapture(client: Client, table: str, queue: str) -> None:
-    """End the capture of TABLE into QUEUE. Events that are in QUEUE stay.
+    """End the capture of TABLE into QUEUE. Events already in QUEUE stay.
 
-    Run it as the table's owner. Take TABLE out of the tables of a TableReplicaComponent before, or
-    its sensor captures it again.
+    Run it as the table's owner. If a TableReplicaComponent lists TABLE, remove it there first;
+    otherwise its sensor captures it again.
     """
     if not client.run(uncapture_by_name(queue, table)):
         there = ", ".join(captured_tables(client, queue)) or "none"

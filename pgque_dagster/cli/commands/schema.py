@@ -6,7 +6,7 @@ from ... import installer
 from ...client import UnreadEvents
 from ..app import command
 from ..database import Database
-from ..output import show_result
+from ..printing import show_result
 
 
 @command(
@@ -19,7 +19,7 @@ from ..output import show_result
     "addons",
     multiple=True,
     type=click.Choice(installer.ADDONS),
-    help="An add-on to install as well; may be repeated. Installed ones are upgraded in any case.",
+    help="An add-on to install as well; repeatable. Installed add-ons are always upgraded.",
 )
 def install(database: Database, addons: tuple[str, ...]) -> None:
     """Install the schema, or upgrade it to this package's version.
@@ -47,13 +47,13 @@ def install(database: Database, addons: tuple[str, ...]) -> None:
     "pgque uninstall --addon postgremq",
     "pgque uninstall --addon qgres --force",
 )
-@click.option("--force", is_flag=True, help="Remove unread events and dead letters, too.")
-@click.option("--addon", type=click.Choice(installer.ADDONS), help="Remove this add-on alone.")
+@click.option("--force", is_flag=True, help="Remove unread events and dead letters as well.")
+@click.option("--addon", type=click.Choice(installer.ADDONS), help="Remove only this add-on.")
 def uninstall(database: Database, force: bool, addon: str | None) -> None:
     """Remove the schema with all queues and positions, its add-ons and its pg_cron jobs.
 
-    This cannot be undone. It is refused while there are unread events or dead
-    letters, unless --force is given.
+    This cannot be undone. Refused while there are unread events or dead letters, unless --force is
+    given.
     """
     try:
         installer.uninstall(database.url, force=force, addon=addon)

@@ -1,4 +1,4 @@
-"""Sending events: one from the command line, or the lines of standard input."""
+"""Sending events: one from the command line, or one per line of standard input."""
 
 import json
 import sys
@@ -13,12 +13,12 @@ import click
 from ...client import Client, InvalidArgument, MalformedPayload
 from ...client.queues import queue_names
 from ..app import command
-from ..output import announce_if_slow, show_result
+from ..printing import announce_if_slow, show_result
 from ..times import Age
 
 _STDIN = "-"
-_LINES_A_CALL = 1000
-_SECONDS_BETWEEN_LOOKS = 0.2
+_LINES_PER_CALL = 1000
+_POLL_SECONDS = 0.2
 
 
 @command(
@@ -28,7 +28,7 @@ _SECONDS_BETWEEN_LOOKS = 0.2
     "pgque send orders '{\"id\": 1}' --wait 60s",
 )
 @click.option(
-    "--type", "event_type", default="default", show_default=True, help="What kind of event it is."
+    "--type", "event_type", default="default", show_default=True, help="The event's type."
 )
 @click.option("--text", is_flag=True, help="Send any text, not only JSON.")
 @click.option(
@@ -36,15 +36,15 @@ _SECONDS_BETWEEN_LOOKS = 0.2
     type=Age(),
     default="0s",
     show_default=True,
-    help="How long to wait for a missing queue, such as one that Dagster has yet to make.",
+    help="How long to wait for a missing queue, such as one that Dagster still has to create.",
 )
 def send(
     client: Client, queue: str, payload: str, event_type: str, text: bool, wait: timedelta
 ) -> None:
-    """Send PAYLOAD to QUEUE, or with `-` each line of standard input.
+    """Send PAYLOAD to QUEUE, or, if it is `-`, each line of standard input.
 
-    A payload must be JSON unless --text is given. Lines are sent in one transaction: all, or none
-    if one is malformed.
+    A payload must be JSON unless --text is given. Lines are sent in one transaction; if one is
+    malformed, none is sent.
     """
     if wait:
         _wait_for_queue(client, queue, wait)
@@ -58,11 +58,11 @@ def send(
 
 
 def _wait_for_queue(client: Client, queue: str, patience: timedelta) -> None:
-    """Returns when the queue is there, or after so long."""
-    ends_at = time.monotonic() + patience.total_seconds()
+    """Returns once the queue exists, or after the given time."""
+    deadline = time.monotonic() + patience.total_seconds()
     with announce_if_slow(f"waiting for queue {queue}"):
-        while time.monotonic() < ends_at and queue not in client.run(queue_names()):
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        while time.monotonic() < deadline and queue not in client.run(queue_names()):
+            time.sleep(_POLL_SECONDS)
 
 
 def _send_lines(client: Client, queue: str, event_type: str, text: bool) -> int:
@@ -71,14 +71,14 @@ def _send_lines(client: Client, queue: str, event_type: str, text: bool) -> int:
     lines = _payloads(text)
     sent = 0
     with client.transaction():
-        while batch := list(islice(lines, _LINES_A_CALL)):
+        while batch := list(islice(lines, _LINES_PER_CALL)):
             client.send_batch(queue, batch, type=event_type)
             sent += len(batch)
     return sent
 
 
 def _payloads(text: bool) -> Iterator[str]:
-    """Yields the lines of standard input. Blank ones are text, but no JSON."""
+    """Yields the lines of standard input. Blank lines are text, but not JSON."""
     for number, line in enumerate(sys.stdin.buffer, start=1):
         if line.strip() or text:
             yield _checked(line.rstrip(b"\r\n"), f"line {number}", text)
@@ -89,27 +89,27 @@ def _checked(payload: bytes, place: str, text: bool) -> str:
 
     Args:
         payload: the bytes.
-        place: where it stands, for the error.
-        text: whether any text will do, and not only JSON.
+        place: where it comes from, for the error.
+        text: whether any text is accepted, not only JSON.
 
     Raises:
-        MalformedPayload: if it is not UTF-8, not JSON, or nothing that PostgreSQL can store.
+        MalformedPayload: if it is not UTF-8, not JSON, or cannot be stored by PostgreSQL.
     """
     try:
         decoded = payload.decode()
     except UnicodeDecodeError as error:
         raise MalformedPayload(f"{place} is not UTF-8: {error.reason}") from error
     if "\0" in decoded:
-        raise MalformedPayload(f"{place} holds a zero byte, which PostgreSQL cannot store")
+        raise MalformedPayload(f"{place} contains a NUL byte, which PostgreSQL cannot store")
     if not text:
         try:
             json.loads(decoded, parse_constant=_refuse)
         except (ValueError, RecursionError) as error:
             raise MalformedPayload(
-                f"{place} is not JSON: {error}", "Mend it, or send text as it is with --text."
+                f"{place} is not JSON: {error}", "Correct it, or send it as text with --text."
             ) from error
     return decoded
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON value")
+    raise ValueError(f"{constant} is not a JSON value")

@@ -1,4 +1,4 @@
-"""`pgque status`: one view of everything."""
+"""`pgque status`: one view of all queues."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -9,9 +9,9 @@ import click
 from ...client import Client, ConsumerInfo, LeaseInfo, PermissionDenied, QueueStats
 from ...client.queues import installed_addons, queues_of
 from ..app import command
-from ..output import Row, as_table, named, shortened, to_json, wants_json
+from ..printing import Row, as_table, named, shortened, to_json, wants_json
 
-# Of an add-on's queue, only the first ones are known.
+# For the queue of an add-on, only the first columns are known.
 _QUEUE_COLUMNS = (
     *("queue", "kind", "depth", "dead letters", "oldest", "events/s", "consumers"),
     *("last tick", "rotated ago", "ticker"),
@@ -26,12 +26,12 @@ _QUEUE_COLUMNS = (
 )
 @click.argument("queue", required=False)
 def status(client: Client, queue: str | None) -> None:
-    """Show queues, consumers and dead letters in one view: of QUEUE, or of all with components.
+    """Show queues, consumers and dead letters in one view: of QUEUE, or of all queues.
 
     The depth of a queue is the number of events that its slowest consumer has not finished. An open
-    batch is shown with the owner of its lease, and until when it has the lease. Queues of the
-    add-ons postgremq and qgres follow. For postgremq the depth is the number of unfinished
-    messages, for qgres it is unknown (-).
+    batch is shown with the owner of its lease and the time when the lease ends. Queues of the
+    add-ons postgremq and qgres follow. For postgremq, the depth is the number of unfinished
+    messages; for qgres, it is unknown (-). Without QUEUE, the components are also shown.
     """
     found = _sections(client, queue)
     if wants_json():
@@ -44,12 +44,13 @@ def _sections(client: Client, queue: str | None) -> dict[str, Sequence[Row]]:
     stats = [each for each in client.queue_stats() if queue in (None, each.queue)]
     consumers = _consumer_rows(client, queue)
     queues = _queue_rows(stats)
-    about = {"queues": queues, "consumers": consumers}
+    sections = {"queues": queues, "consumers": consumers}
     if queue is None:
-        about = {"components": _component_rows(client)} | about
+        sections = {"components": _component_rows(client)} | sections
         queues += _addon_rows(client)
     if found := client.replicas(queue):
-        about["replicas"] = [
+        are_copied = any(each.copying for each in found)
+        sections["replicas"] = [
             {
                 "queue": each.queue,
                 "table": each.table,
@@ -57,14 +58,15 @@ def _sections(client: Client, queue: str | None) -> dict[str, Sequence[Row]]:
                 "state": each.state,
                 "last comparison": shortened(each.verdict),
             }
+            | ({"copying": shortened(each.copying)} if are_copied else {})
             for each in found
         ]
-    return about | {"dead_letters": _dead_letter_rows(client, stats)}
+    return sections | {"dead_letters": _dead_letter_rows(client, stats)}
 
 
 def _texts(sections: dict[str, Sequence[Row]]) -> Iterator[str]:
     empty = {
-        "components": "components are shown to pgque_admin only",
+        "components": "components are visible only to pgque_admin",
         "queues": "no queues: create one with `pgque create-queue NAME`",
         "consumers": "no consumers: add one with `pgque register QUEUE CONSUMER`",
         "dead_letters": "no dead letters",
@@ -105,8 +107,8 @@ def _consumer_rows(client: Client, queue: str | None) -> Sequence[Row]:
             "open batch": consumer.batch_id,
             "owner": lease.owner if lease else None,
             "until": lease.until if lease else None,
-            "lease": _lease_word(lease),
-            "seen ago": consumer.last_seen,
+            "lease": _lease_state(lease),
+            "last active": consumer.last_seen,
         }
         for consumer in client.consumers(queue)
         for lease in (_lease_on(client, consumer),)
@@ -119,7 +121,7 @@ def _lease_on(client: Client, consumer: ConsumerInfo) -> LeaseInfo | None:
     return client.lease_info(consumer.queue, consumer.name)
 
 
-def _lease_word(lease: LeaseInfo | None) -> str | None:
+def _lease_state(lease: LeaseInfo | None) -> str | None:
     if lease is None or lease.owner is None:
         return None
     return "live" if lease.is_live else "ended"

@@ -8,7 +8,7 @@ from ...client import Ticker
 from ...client.running import stopping_on_signals
 from ..app import command
 from ..database import Database
-from ..output import announce_if_slow, show_result
+from ..printing import announce_if_slow, show_result
 
 
 @command("pgque ticker", "pgque ticker --once", "pgque ticker --once --force orders")
@@ -23,8 +23,8 @@ from ..output import announce_if_slow, show_result
 def ticker(database: Database, once: bool, forced: tuple[str, ...]) -> None:
     """Run ticks and maintenance of all queues until Ctrl-C or SIGTERM.
 
-    Without ticks no consumer gets a batch. One ticker per database is enough; a second one does no
-    harm. If the database is unreachable, the ticker waits for it.
+    Without ticks, consumers get no batches. One ticker per database is enough; a second one does
+    no harm. If the database is unreachable, the ticker waits for it.
     """
     if forced and not once:
         raise click.UsageError("--force needs --once.")
@@ -32,7 +32,7 @@ def ticker(database: Database, once: bool, forced: tuple[str, ...]) -> None:
     with announce_if_slow("making the first tick"), database.client() as client:
         for queue in forced:
             client.force_next_tick(queue)
-        # Fails at once on a wrong URL or a missing schema; Ticker would wait and retry.
+        # Fails at once on a wrong URL or a missing schema, where Ticker would wait and retry.
         count = client.ticker()
     if once:
         show_result(f"queues ticked: {count}", ticked=count)

@@ -1,4 +1,4 @@
-"""Runs handlers on the events of a queue, and acks each batch when all of it is handled."""
+"""Runs handlers on the events of a queue, and acks a batch once all its events are handled."""
 
 from .consumer import Consumer
 from .delivery import Delivery

@@ -1,6 +1,6 @@
-"""The consumer: claims batches, applies them by handlers or as a whole, and acks.
+"""The consumer: claims batches, passes them to handlers or to `apply`, and acks them.
 
-What is applied is written in the transaction of the ack, or in another database (`target.py`).
+Changes are written in the ack's transaction, or in another database (`target_database.py`).
 """
 
 import logging
@@ -39,10 +39,10 @@ from ..ranges import Position, check_interval
 from ..registrations import check_consumer
 from ..rights import Connection
 from ..running import keep_running, stopping_on_signals
-from .delivery import Delivery, Failed, Pages
+from .delivery import Delivery, FailedMessages, Pages
 from .dispatch import Dispatch
 from .handlers import Function, Handlers, check_types
-from .target import Target, open_throughout, refusing
+from .target_database import TargetDatabase, open_throughout, refusing
 
 logger = logging.getLogger("pgque.consumer")
 
@@ -51,7 +51,7 @@ F = TypeVar("F", bound=Function)
 # Applies all events of a batch on a connection.
 Apply = Callable[[Sequence[Delivery], Connection], object]
 
-# After these, too, the batch stays as it is, and is claimed again on a new connection.
+# After these errors, too, the batch stays open and is claimed again on a new connection.
 _PASSING = (DatabaseError, LeaseLost, BatchNotOpen)
 _PAGE = 10_000
 # Each wait for NOTIFY is this short, so that `stop` takes effect soon.
@@ -80,7 +80,7 @@ class Consumer:
         subconsumer: a name for this process if several share the consumer's batches.
         retry_after: how long an event that failed waits for its next delivery.
         limits: which batches to open.
-        lease: how long other processes wait for a batch if this one is killed.
+        lease: how long other processes wait for a batch if this process is killed.
         poll_interval: the longest wait between two checks for batches. NOTIFY ends it, except
             behind a pooler of transactions.
 
@@ -116,7 +116,7 @@ class Consumer:
         check_interval("retry_after", retry_after, is_zero_allowed=True)
         if not isinstance(queue, str):
             raise InvalidArgument(
-                f"a consumer of {queue!r}", "Name one queue. Start a consumer for each of several."
+                f"a consumer of {queue!r}", "Name one queue, and start one consumer for each queue."
             )
         if target is not None and subconsumer is not None:
             raise InvalidArgument(
@@ -126,7 +126,7 @@ class Consumer:
         self.name = name
         self.queue = queue
         self._url = url
-        self._target = None if target is None else Target(target, queue, name)
+        self._target = None if target is None else TargetDatabase(target, queue, name)
         self._apply = apply
         self._holder = Holder(queue, name, subconsumer)
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
@@ -140,13 +140,13 @@ class Consumer:
         self._leased: str | None = None
 
     def on(self, *types: str, transactional: bool | None = None) -> Callable[[F], F]:
-        """Decorates the handler of some types of events, or without a type that of all others.
+        """Registers the decorated function as handler of the given types, or of all other types.
 
         Args:
             *types: the types.
-            transactional: calls the handler with the message and a connection, on which what it
-                writes commits together with the ack of the batch. All handlers of a consumer with a
-                target get a connection, to the target; other handlers get one on request.
+            transactional: calls the handler with the message and a connection; its writes on that
+                connection commit together with the ack. If the consumer has a target, all handlers
+                get a connection to the target; other handlers get one on request.
         """
         check_types(types)
         if self._apply or (self._target and transactional is False):
@@ -168,25 +168,25 @@ class Consumer:
     def stop(self) -> None:
         """Makes `run` return after the current batch. Safe in threads and signal handlers.
 
-        If it does not run, the next `run` returns at once.
+        If it is not running, the next `run` returns at once.
         """
         self._stopped.set()
 
     def run(self) -> None:
         """Handles batches until `stop`, SIGTERM or SIGINT; a second signal ends it at once.
 
-        What passes by itself or by an administrator, such as a server that is away, a lock or a
-        missing right, is tried again without end, after a wait that grows up to 30 seconds.
+        Errors that go away by themselves or that an administrator fixes, such as a server that is
+        down, a lock or a missing right, are retried forever, with waits of up to 30 seconds.
 
         Raises:
             HandlerMissing: if a batch has events of a type without a handler.
             TransactionEnded: if a transactional handler committed or rolled back.
             TargetOutOfStep: if a batch does not follow the last one that the target applied.
-            TargetRefused: if the target refuses what is applied, or the database what `apply` does.
-            InvalidArgument: if a handler returned a coroutine or a generator, which nothing runs.
+            TargetRefused: if the target refuses what is applied, or the queue's database does.
+            InvalidArgument: if a handler returned a coroutine or a generator, which would not run.
             CallRefused: if the consumer belongs to an asset of Dagster.
-            PgqueError: for errors that do not pass, such as a missing schema or consumer; at the
-                start also for a missing role, and if a database cannot be reached.
+            PgqueError: for errors that a retry cannot fix, such as a missing schema or consumer; at
+                the start also for a missing role, and if a database cannot be reached.
         """
         self._check_handlers()
         try:
@@ -203,13 +203,13 @@ class Consumer:
             self._stopped.clear()
 
     def rewind(self) -> None:
-        """Moves the consumer to where the target ends, forward or back.
+        """Moves the consumer, forward or back, to the target's last batch.
 
-        For a consumer that is out of step with its target (`TargetOutOfStep`), while nothing runs
-        it. Events between are delivered again, or skipped because the target has them.
+        For a consumer that is out of step with its target (`TargetOutOfStep`), while it is not
+        running. Events in between are delivered again, or skipped because the target has them.
 
         Raises:
-            TicksUnavailable: if the queue has no longer the tick at which the target ends.
+            TicksUnavailable: if the queue no longer has the tick at which the target ends.
             InvalidArgument: if that tick is no longer retained.
             BatchLeased: if a process runs the consumer.
         """
@@ -217,18 +217,18 @@ class Consumer:
             self._needed_target().rewind(client)
 
     def reset(self) -> None:
-        """Makes the target forget where it ends, so that it takes the consumer's next batch.
+        """Makes the target forget its last batch, so that it accepts the consumer's next batch.
 
-        Events that the target has applied already are applied again, and those it lacks stay
+        Events that the target already has are applied again, and events that it lacks stay
         missing, unless you move the consumer with `seek`.
         """
         self._needed_target().reset()
 
-    def _needed_target(self) -> Target:
+    def _needed_target(self) -> TargetDatabase:
         if self._target is None:
             raise InvalidArgument(
                 f"consumer {self.name} applies its batches in the database of the queue",
-                "It needs neither rewind nor reset: the batch is applied and acked in one "
+                "It needs neither rewind nor reset: each batch is applied and acked in one "
                 "transaction.",
             )
         return self._target
@@ -245,8 +245,8 @@ class Consumer:
         if state.belongs_to.assets:
             raise CallRefused(
                 f"consumer {self.name} on queue {self.queue} belongs to {state.belongs_to}",
-                "Both would get some of the batches: give this program another consumer; or remove "
-                "the asset, and move the consumer by `pgque assign QUEUE CONSUMER PROGRAM`.",
+                "Both would get some of the batches. Give this program another consumer; or remove "
+                "the asset, and move the consumer with `pgque assign QUEUE CONSUMER PROGRAM`.",
             )
         if self._start_at is not None:
             client.register_consumer(self.queue, self.name, start_at=self._start_at)
@@ -256,7 +256,7 @@ class Consumer:
             client.run(self._holder.register_subconsumer())
 
     def _batches(self) -> Iterator[None]:
-        """Handles batches until `stop`; yields after each, and after each wait for one."""
+        """Handles batches until `stop`; yields after each batch and after each wait."""
         with Client(self._url) as client, self._listening() as connection:
             while not self._stopped.is_set():
                 batch = self._claim(client)
@@ -280,7 +280,7 @@ class Consumer:
 
     @contextmanager
     def _listening(self) -> Iterator[Connection]:
-        """Connects, to get a NOTIFY for each tick of the queue."""
+        """Connects, and listens for a NOTIFY at each tick of the queue."""
         with connect(self._url) as connection:
             with translated():
                 channel = sql.Identifier(f"pgque_{self.queue}")
@@ -297,7 +297,7 @@ class Consumer:
                 return
 
     def _process(self, client: Client, batch: Batch, checks_constraints: bool = False) -> None:
-        failed = Failed(self._retry_after)
+        failed = FailedMessages(self._retry_after)
         try:
             rows = client.pages(batch_events(batch.batch_id), _PAGE)
             messages = Pages(rows, self.queue, failed)
@@ -309,7 +309,7 @@ class Consumer:
         except BaseException as error:
             has_savepoints = any(handler.transactional for handler in self._handlers)
             if has_savepoints and not checks_constraints and is_refusal(error.__cause__):
-                # A COMMIT names no event: it is looked for, at a cost for each event.
+                # An error at COMMIT names no event, so it is searched for, with a check per event.
                 self._process(client, batch, checks_constraints=True)
                 return
             with suppress(PgqueError):
@@ -331,7 +331,7 @@ class Consumer:
         if self._target is not None:
             with translated(), refusing(name):
                 self._target.apply(client, batch, failed, apply)
-            # Only now: the target has the batch, or had it before.
+            # Only now: the target has the batch, from this attempt or an earlier one.
             self._finish(batch, failed)
         elif self._apply is not None:
             with translated(), refusing(name):
@@ -344,16 +344,20 @@ class Consumer:
             self._finish(batch, failed)
 
     def _apply_and_finish(
-        self, client: Client, batch: Batch, failed: Failed, apply: Callable[[Connection], object]
+        self,
+        client: Client,
+        batch: Batch,
+        failed: FailedMessages,
+        apply: Callable[[Connection], object],
     ) -> None:
         """Applies and acks a batch in one transaction."""
         with client.transaction() as connection:
             apply(connection)
             self._finish(batch, failed)
 
-    def _finish(self, batch: Batch, failed: Failed) -> None:
-        """Acks the batch, and writes which messages failed, in one transaction."""
-        # A new one: if its transaction was refused, other events may have failed the next time.
+    def _finish(self, batch: Batch, failed: FailedMessages) -> None:
+        """Acks the batch and records the failed messages, in one transaction."""
+        # A new object: if the transaction was refused, other events may fail at the next try.
         acked = Batch(batch.session, batch.queue, batch.consumer, batch.lease, self._lease)
         failed.write_to(acked)
         acked.ack()

@@ -1,4 +1,4 @@
-"""A message as a handler gets it, and what became of the messages of a batch."""
+"""The messages of a batch as handlers get them, and the record of those that failed."""
 
 import json
 import pickle
@@ -17,8 +17,8 @@ from ..ranges import check_interval
 _LONGEST_REASON = 2000
 
 
-class Failed:
-    """The messages of a batch that failed, until the ack writes them.
+class FailedMessages:
+    """The failed messages of a batch, kept until the ack writes them.
 
     Args:
         retry_after: how long to wait before the next delivery, unless a handler says otherwise.
@@ -32,21 +32,21 @@ class Failed:
         return message.msg_id in self._by_id
 
     def nack(self, message: Message, retry_after: timedelta | None, reason: str | None) -> None:
-        """Notes that the message is to be delivered again.
+        """Records that the message has to be delivered again.
 
         Raises:
-            InvalidArgument: if `retry_after` is not a length of time, or is negative.
+            InvalidArgument: if `retry_after` is not a timedelta, or is negative.
         """
         after = self.retry_after if retry_after is None else retry_after
         check_interval("retry_after", after, is_zero_allowed=True)
         self._by_id[message.msg_id] = (after, _storable(reason))
 
     def dead_letter(self, message: Message, reason: str) -> None:
-        """Notes that the message is to become a dead letter."""
+        """Records that the message becomes a dead letter."""
         self._by_id[message.msg_id] = (None, _storable(reason))
 
     def is_dead(self, message: Message) -> bool:
-        """Whether the message is to become a dead letter."""
+        """Returns whether the message becomes a dead letter."""
         return message in self and self._by_id[message.msg_id][0] is None
 
     def dump(self) -> str | None:
@@ -58,14 +58,14 @@ class Failed:
         return json.dumps(failures) if failures else None
 
     def load(self, dumped: str | None) -> None:
-        """Replaces the failures by those of another attempt at the batch."""
+        """Replaces the failures with those of another attempt at the batch."""
         self._by_id = {
             id: (None if seconds is None else timedelta(seconds=seconds), reason)
             for id, seconds, reason in json.loads(dumped or "[]")
         }
 
     def write_to(self, batch: Batch) -> None:
-        """Hands the failures to the batch, whose ack writes them."""
+        """Passes the failures to the batch, which writes them at the ack."""
         groups: dict[timedelta | None, list[tuple[int, str | None]]] = defaultdict(list)
         for msg_id, (after, reason) in self._by_id.items():
             groups[after].append((msg_id, reason))
@@ -80,24 +80,25 @@ class Failed:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Delivery(Message):
-    """A message that a handler gets. Unless the handler says otherwise, it is done when it returns.
+    """A message that a handler gets. It counts as handled when the handler returns normally.
 
     Attributes:
         queue: the queue's name.
+        failed: where `nack` and `dead_letter` record the message.
     """
 
     queue: str = ""
     failed: Any = field(default=None, repr=False, compare=False)
 
     def nack(self, *, retry_after: timedelta | None = None, reason: str | None = None) -> None:
-        """Has the message delivered again, or dead-lettered once its retries run out.
+        """Schedules another delivery of the message; once its retries run out, it is dead-lettered.
 
         Args:
             retry_after: how long to wait; the consumer's `retry_after` by default.
             reason: stored with the dead letter, if the message becomes one.
 
         Raises:
-            InvalidArgument: if `retry_after` is not a length of time, or is negative.
+            InvalidArgument: if `retry_after` is not a timedelta, or is negative.
         """
         self.failed.nack(self, retry_after, reason)
 
@@ -110,16 +111,16 @@ _delivery: Callable[..., Delivery] = Delivery
 
 
 class Pages:
-    """The messages of a batch, in order, as deliveries of one page at a time.
+    """Iterates over the messages of a batch in order, as `Delivery` objects, a page at a time.
 
-    A million small messages take 700 MB as objects, so all pages but the last are packed.
+    A million small messages take 700 MB as objects, so all pages but the last are pickled.
 
     Attributes:
-        types: of all the messages.
-        failed: what notes which messages failed.
+        types: the types of all messages.
+        failed: records which messages failed.
     """
 
-    def __init__(self, rows: Iterable[list[Row]], queue: str, failed: Failed) -> None:
+    def __init__(self, rows: Iterable[list[Row]], queue: str, failed: FailedMessages) -> None:
         self.types: set[str | None] = set()
         self._packed: list[bytes] = []
         self._last: list[Row] = []
@@ -137,7 +138,7 @@ class Pages:
 
 
 def _storable(reason: str | None) -> str | None:
-    """Returns a text that the database can store, so that no reason keeps a batch from its ack."""
+    """Returns a text that the database can store, so that no reason prevents the ack."""
     if reason is None:
         return None
     return reason[:_LONGEST_REASON].replace("\0", "").encode(errors="replace").decode()

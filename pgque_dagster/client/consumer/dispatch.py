@@ -1,7 +1,7 @@
 """Calls the handlers for the messages of one batch, in order.
 
-A transactional handler is called in a savepoint of the transaction that acks the batch. If it fails
-by something that passes, such as a lock or a missing right, the whole batch is tried again later.
+A transactional handler runs in a savepoint of the transaction that acks the batch. If it fails with
+a temporary error, such as a lock or a missing right, the whole batch is retried later.
 """
 
 import logging
@@ -19,12 +19,12 @@ from ..errors import (
     passes,
     told,
 )
-from .delivery import Delivery, Failed
+from .delivery import Delivery, FailedMessages
 from .handlers import Handler, Handlers
 
 logger = logging.getLogger("pgque.consumer")
 
-# Constraints that are immediate at first stay so: a handler may count on their errors.
+# Constraints that start as immediate stay immediate: a handler may rely on their errors.
 CHECK_CONSTRAINTS = """
 do $$ begin
     set constraints all immediate;
@@ -43,7 +43,7 @@ class Dispatch:
     Args:
         handlers: by type.
         consumer: the consumer's name.
-        failed: notes which messages failed.
+        failed: records which messages failed.
         check: raises if the batch is no longer the consumer's.
         checks_constraints: whether deferred constraints are checked after each transactional
             handler.
@@ -53,7 +53,7 @@ class Dispatch:
         self,
         handlers: Handlers,
         consumer: str,
-        failed: Failed,
+        failed: FailedMessages,
         check: Callable[[], None],
         checks_constraints: bool = False,
     ) -> None:
@@ -79,7 +79,7 @@ class Dispatch:
         except Exception as error:
             if handler.transactional:
                 _check_transaction(handler, connection)
-                # It is no fault of the message, unless that takes too long; nothing is written yet.
+                # It is not the message's fault, unless it takes too long; nothing is written yet.
                 if passes(error) and not isinstance(error, psycopg.errors.QueryCanceled):
                     raise
             self._note_failure(message, error)
@@ -87,7 +87,7 @@ class Dispatch:
             handler.refuse(result)
 
     def _call_in_savepoint(self, handler: Handler, message: Delivery, connection: Any) -> object:
-        """Calls the handler, checks deferred constraints, and rolls back if its message failed.
+        """Calls the handler, checks deferred constraints, and rolls back if the message failed.
 
         Raises:
             InvalidArgument: if the handler went on after an SQL error, because the transaction
@@ -102,7 +102,7 @@ class Dispatch:
                     "Use `with connection.transaction():` around the statement.",
                 )
             if message in self._failed:
-                # It is delivered again, or set aside: what the handler wrote must not stay.
+                # It is delivered again or set aside, so what the handler wrote must not stay.
                 raise psycopg.Rollback
             if self._checks_constraints:
                 connection.execute(CHECK_CONSTRAINTS)
@@ -123,7 +123,7 @@ class Dispatch:
             message.queue,
             self._consumer,
             fate if can_tell(error) else f"{fate}: {told(error)}",
-            # A formatter of logs that asks such an error for its text would end the consumer.
+            # If a log formatter asked such an error for its text, the consumer would end.
             exc_info=error if can_tell(error) else None,
             extra={
                 "queue": message.queue,
@@ -136,10 +136,10 @@ class Dispatch:
 
 
 def _check_transaction(handler: Handler, connection: Any) -> None:
-    """Checks after an error that the transaction goes on.
+    """Checks after an error that the transaction is still open.
 
-    psycopg fails to leave the savepoint if the handler ended the transaction. Then no transaction
-    is open, or one that has failed.
+    psycopg cannot leave the savepoint if the handler ended the transaction. Then no transaction
+    is open, or it has failed.
 
     Raises:
         ConnectionFailed: if the connection broke.
@@ -151,6 +151,6 @@ def _check_transaction(handler: Handler, connection: Any) -> None:
         raise TransactionEnded(
             f"the handler {handler.name} ended the transaction in which the batch is acked; the "
             "batch is not acked, and what its handlers wrote may be rolled back or committed",
-            "Remove COMMIT, ROLLBACK and close() from the handler; to undo a part of its work, use "
+            "Remove COMMIT, ROLLBACK and close() from the handler; to undo part of its work, use "
             "`with connection.transaction():` around that part.",
         )

@@ -28,7 +28,7 @@ class Handler:
         return name_of(self.function)
 
     def refuse(self, result: object) -> None:
-        """Refuses a result that something else would have to run: the event is not handled yet.
+        """Refuses a result that still has to be run, because the event is not handled yet.
 
         Raises:
             InvalidArgument: if it is a coroutine, a generator or the like.
@@ -38,27 +38,27 @@ class Handler:
             return
         close = getattr(result, "close", None)
         if close is not None:
-            # Without it, Python warns that the coroutine was never awaited.
+            # Without this, Python warns that the coroutine was never awaited.
             close()
         raise InvalidArgument(
-            f"the handler {self.name} returned a {type(result).__name__}, which nothing runs; "
+            f"the handler {self.name} returned a {type(result).__name__}, which is never run; "
             "its batch is not acked",
             "Register a plain function that handles the event before it returns.",
         )
 
 
 class Handlers:
-    """The handlers by type, and the one for all other types."""
+    """The handlers by type, and the handler for all other types."""
 
     def __init__(self) -> None:
-        # By None: the one for all other types.
+        # The key None stands for all other types.
         self._by_type: dict[str | None, Handler] = {}
 
     def add(self, types: tuple[str, ...], function: Function, transactional: bool) -> None:
         """Adds a handler.
 
         Raises:
-            InvalidArgument: if a type has a handler already, or the function cannot be one.
+            InvalidArgument: if a type already has a handler, or the function cannot be one.
         """
         _check_function(function, transactional)
         for type in types or (None,):
@@ -74,7 +74,7 @@ class Handlers:
         return iter(self._by_type.values())
 
     def find(self, message: Message) -> Handler:
-        """Returns the handler of a message, for which `check` has found that there is one."""
+        """Returns the handler of a message; `check` has ensured that there is one."""
         handler = self._of(message.type)
         assert handler is not None
         return handler
@@ -87,15 +87,15 @@ class Handlers:
         """Checks that messages of all the types have a handler.
 
         Raises:
-            HandlerMissing: if some have none.
+            HandlerMissing: if some types have none.
         """
-        # Without any handler, whole batches are applied.
+        # Without any handler, the consumer applies whole batches.
         missing = sorted(str(type) for type in types if self._by_type and not self._of(type))
         if missing:
             names = ", ".join(f'"{name}"' for name in missing)
             raise HandlerMissing(
-                f"{batch} has events of type {names}, for which there is no handler; "
-                "nothing of it was handled or acked",
+                f"{batch} has events of type {names}, which have no handler; "
+                "none of its events was handled or acked",
                 f"Add @consumer.on({names}), or @consumer.on() for all other types, which may "
                 "also leave events out by doing nothing.",
             )
@@ -105,15 +105,15 @@ class Handlers:
 
 
 def check_types(types: tuple[object, ...]) -> None:
-    """Checks the types of events that a handler is for.
+    """Checks the event types that a handler is registered for.
 
     Raises:
-        InvalidArgument: if one is not a text.
+        InvalidArgument: if one is not a string.
     """
     for type in types:
         if not isinstance(type, str):
             raise InvalidArgument(
-                f"{type!r} is no type of event",
+                f"{type!r} is not a type of event",
                 'Write @consumer.on("created", "paid"), or @consumer.on() for all other types.',
             )
 
@@ -135,11 +135,11 @@ def _check_function(function: Function, transactional: bool) -> None:
             f"the handler {name_of(function)} is a generator function, which a call does not run",
             "Remove its yield.",
         )
-    # A decorator may change the parameters, so those of the function it wraps do not matter.
+    # A decorator may change the parameters, so those of the wrapped function do not matter.
     try:
         signature = inspect.signature(function, follow_wrapped=False)
     except ValueError:
-        # Some functions written in C do not tell their parameters.
+        # Some functions written in C do not report their parameters.
         return
     except TypeError as error:
         raise InvalidArgument(

@@ -1,1 +1,1 @@
-"""Replicas of captured tables: what Delta and PostgreSQL share, and those in PostgreSQL."""
+"""Replicas of captured tables: what Delta and PostgreSQL share, and replicas in PostgreSQL."""

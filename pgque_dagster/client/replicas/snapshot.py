@@ -1,7 +1,7 @@
-"""Snapshots of the database in which the rows of captured tables are read."""
+"""Snapshots of the database, in which the rows of captured tables are read."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,19 +11,21 @@ from psycopg import sql
 from ..connection import connect
 from ..errors import TransactionOutdated, translated
 from ..operation import Call
+from ..rights import Connection
 from ..session import Session
-from ..source_tables import SourceTable
 from .deletes import HARD, Deletes
+from .source import SourceTable
 
 _TICK_ATTEMPTS = 5
 _BEGIN = "set transaction isolation level repeatable read, read only"
 _SETTINGS = "pgque.capture_settings()"
+_HASH = "encode(sha256(convert_to({}, 'UTF8')), 'hex')"
 _EXPORT = "select pg_export_snapshot(), pg_current_snapshot()::text"
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A snapshot of the database that other connections can read in while its block runs.
+    """A snapshot of the database that other connections can use while its block runs.
 
     Attributes:
         id: for `SET TRANSACTION SNAPSHOT`.
@@ -56,7 +58,7 @@ class Snapshot:
         """Takes a snapshot for copies of tables, and keeps it while the block runs.
 
         Yields:
-            The tick of the snapshot, which is only made where rows are kept: None otherwise.
+            The tick of the snapshot if rows are kept; otherwise None, because none is made.
 
         Raises:
             TransactionOutdated: as for `of_tick`.
@@ -70,57 +72,102 @@ class Snapshot:
             ((found_id, transactions),) = connection.execute(_EXPORT).fetchall()
             yield None, Snapshot(found_id, transactions)
 
-    @contextmanager
-    def connected(self, url: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
-        """Opens a connection that reads in the snapshot, and prints values as events have them."""
-        with connect(url) as connection, connection.transaction():
-            connection.execute(_BEGIN)
-            connection.execute(f"set transaction snapshot '{self.id}'".encode())
-            for (setting,) in connection.execute(f"select {_SETTINGS}").fetchall():
-                connection.execute(setting.encode())
-            yield connection
+    def connected(self, url: str) -> AbstractContextManager[Connection]:
+        """Opens a connection that reads in the snapshot, and prints values as events do."""
+        return reading(url, f"set transaction snapshot '{self.id}'")
 
 
-def row_queries(session: Session, source: SourceTable, conditions: Iterable[str]) -> list[str]:
-    """Returns queries for the rows of a table as the JSON of its events, in the column ev_data.
+@contextmanager
+def reading(url: str, first: str) -> Iterator[Connection]:
+    """Opens a connection for one transaction that reads, and prints values as events do.
 
     Args:
-        session: of the table's database.
-        source: the table.
-        conditions: the WHERE clause of each query, or an empty text.
+        url: the database.
+        first: the statement that begins the transaction, for example a check of its snapshot.
     """
-    columns = session.run(
-        Call("select pgque.capture_columns(%s::regclass)", (source.name,), lambda rows: rows[0][0])
-    )
+    with connect(url) as connection, translated(), connection.transaction():
+        connection.execute(_BEGIN)
+        connection.execute(first.encode())
+        for (setting,) in connection.execute(f"select {_SETTINGS}").fetchall():
+            connection.execute(setting.encode())
+        yield connection
+
+
+def event_queries(session: Session, source: SourceTable, parts: Iterable[str]) -> list[str]:
+    """Returns queries for the rows of a table as events.
+
+    Args:
+        session: a session of the table's database.
+        source: the table.
+        parts: the FROM clause of each query: the table or one of its partitions, and possibly
+            a WHERE clause.
+    """
+    columns, name = _event_columns(session, source), sql.Literal(source.name).as_string(None)
     return [
-        "select row_to_json(pgque_row.*)::text as ev_data "
-        f"from (select {columns} from {source.name}{where}) pgque_row"
-        for where in conditions
+        "select 0::bigint as ev_id, 'insert' as ev_type, "
+        f"row_to_json(pgque_row.*)::text as ev_data, {name} as ev_extra1 "
+        f"from (select {columns} from {part}) pgque_row"
+        for part in parts
     ]
 
 
+def value_queries(
+    session: Session, source: SourceTable, plain: Mapping[str, str], parts: Iterable[str]
+) -> list[str]:
+    """Returns queries for the rows of a table, with the columns that its replica has.
+
+    Args:
+        session: a session of the table's database.
+        source: the table.
+        plain: the columns that are read from the table, each with an expression that has {} in
+            the column's place. Of the others, queries return the text that events have; of masked
+            ones, its hash.
+        parts: the FROM clause of each query, as for `event_queries`.
+    """
+    spec = source.spec
+
+    def value(name: str) -> sql.Composable:
+        if name in plain:
+            return sql.SQL(plain[name]).format(sql.Identifier("pgque_table", name))
+        text = sql.SQL("pgque_event.{}").format(sql.Identifier(name))
+        if name in spec.mask or name in spec.unstorable:
+            # In events, it may be a number or a time of JSON.
+            text = sql.SQL("(to_json({}) #>> '{{}}')").format(text)
+        return sql.SQL(_HASH).format(text) if name in spec.mask else text
+
+    values = sql.SQL(", ").join(value(column.name) for column in source.columns).as_string(None)
+    event = f"lateral (select {_event_columns(session, source)}) pgque_event"
+    return [f"select {values} from (select * from {x}) pgque_table, {event}" for x in parts]
+
+
+def _event_columns(session: Session, source: SourceTable) -> str:
+    """Returns the columns of a table as events have them, for a SELECT."""
+    query = "select pgque.capture_columns(%s::regclass)"
+    return session.run(Call(query, (source.name,), lambda rows: str(rows[0][0])))
+
+
 def print_settings(session: Session) -> list[str]:
-    """Returns the statements that have a session print values as the triggers of capture() do."""
+    """Returns the statements that make a session print values like the triggers of capture()."""
     return session.run(Call(f"select {_SETTINGS}", (), lambda rows: [row[0] for row in rows]))
 
 
 def kept_columns(source: SourceTable) -> sql.Composable:
-    """Returns the row in `ev_data` as its replica may have it, as JSON.
+    """Returns, as JSON, the part of the row in `ev_data` that its replica may have.
 
-    Its values pass no other database, and are written as they were.
+    The source's database does this, so excluded values never leave it.
     """
     spec = source.spec
     if not spec.exclude and not spec.mask:
         return sql.SQL("ev_data")
+    hashed = sql.SQL(_HASH).format(sql.SQL("value #>> '{}'"))
     return sql.SQL(
-        "(select json_object_agg(key, case when key = any ({}::text[])"
-        " then to_json(encode(sha256(convert_to(value #>> '{{}}', 'UTF8')), 'hex')) else value end)"
-        "::text from json_each(ev_data::json) where key <> all ({}::text[]))"
-    ).format(list(spec.mask), list(spec.exclude))
+        "(select json_object_agg(key, case when key = any ({}::text[]) then to_json({})"
+        " else value end)::text from json_each(ev_data::json) where key <> all ({}::text[]))"
+    ).format(list(spec.mask), hashed, list(spec.exclude))
 
 
 def _tick(url: str, queue: str, reader: psycopg.Connection[Any]) -> int:
-    """Makes a tick with a snapshot that `reader` has when the tick is committed."""
+    """Makes a tick whose snapshot `reader` already has when the tick is committed."""
     for _ in range(_TICK_ATTEMPTS):
         with connect(url) as connection, suppress(psycopg.errors.SerializationFailure):
             with connection.transaction():

@@ -1,4 +1,4 @@
-"""The asset revenue, computed from batches that are made of rows; needs no server."""
+"""Tests the asset `revenue` on batches made of rows; no server is needed."""
 
 from collections.abc import Iterator
 

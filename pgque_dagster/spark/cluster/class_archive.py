@@ -1,11 +1,11 @@
 """An archive of Spark's Java classes, with which a session on this host starts in half the time.
 
 The JVM writes the archive (class-data sharing, JEP 350) at the end of a training session, and maps
-it into memory when it starts. The first process that finds none has it made in the background, for
-those after it. The JVM ignores an archive that does not fit it or its jars. It crashes with a
-damaged one, which `discard` removes, so that the session starts without it.
+it into memory when it starts. The first process that finds none makes it in the background, for
+later processes. The JVM ignores an archive that does not fit it or its jars. A damaged one makes
+it crash; `discard` removes such an archive, so that the session starts without it.
 
-`python -m pgque_dagster.spark.cluster.class_archive` makes it at once, such as for an image.
+`python -m pgque_dagster.spark.cluster.class_archive` makes it at once, for example for an image.
 """
 
 import fcntl
@@ -23,19 +23,19 @@ from pathlib import Path
 
 logger = logging.getLogger("pgque.spark")
 
-# A folder in place of the cache folder, or off.
+# A folder to use instead of the cache folder, or off.
 SETTING = "PGQUE_SPARK_ARCHIVE"
 OPTIONS = "SPARK_SUBMIT_OPTS"
 _USE = "-XX:SharedArchiveFile="
-# Twenty times HotSpot's defaults: optimizing takes a second from a start that uses little of that
-# code, and begins as soon where much is computed (measured with JDK 17, Spark 4.3 and 2 cores).
+# Twenty times HotSpot's defaults: a start uses little of the code, costly to optimize;
+# heavy computations are still optimized as early (measured with JDK 17, Spark 4.3 and 2 cores).
 _OPTIMIZE_LATER = (
     "-XX:Tier4InvocationThreshold=100000 -XX:Tier4MinInvocationThreshold=12000 "
     "-XX:Tier4CompileThreshold=300000 -XX:Tier4BackEdgeThreshold=800000"
 )
 _UNUSED_SECONDS = 30 * 24 * 3600
 _TRAINING_SECONDS = 300
-# A little of all that a run does.
+# A sample of everything that a run does.
 _TRAINING = """
 from pyspark.sql import SparkSession, functions as f
 s = (SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
@@ -51,11 +51,11 @@ s.stop()
 
 
 def use() -> None:
-    """Has the JVM that this process starts next use the archive; without one, has it made.
+    """Makes the next JVM of this process use the archive, or makes the archive if there is none.
 
     With the archive, the JVM also waits longer before it optimizes code.
 
-    Changes nothing if a JVM runs already, or the setting is `off`. Never raises.
+    Changes nothing if a JVM is already running, or the setting is `off`. Never raises.
     """
     given = os.environ.get(OPTIONS, "")
     if _USE in given or "PYSPARK_GATEWAY_PORT" in os.environ:
@@ -65,10 +65,10 @@ def use() -> None:
         if archive is None:
             return
         if archive.exists():
-            # For those that remove what nobody uses.
+            # For programs that remove unused files.
             os.utime(archive)
             quiet = f"{_USE}{archive} -Xshare:auto -Xlog:cds*=off -Xlog:class+path=off"
-            # The user's options come later than those that they may contradict.
+            # The user's options come later, so that they win over these.
             os.environ[OPTIONS] = f"{_OPTIMIZE_LATER} {given} {quiet}"
             return
         logger.info("making %s in the background, with which Spark starts sooner", archive)
@@ -84,7 +84,7 @@ def use() -> None:
 
 
 def discard() -> bool:
-    """Removes the archive that the JVM was to use, because it does not start with it.
+    """Removes the archive that the JVM was started with, because it did not start.
 
     Returns:
         Whether there was one.
@@ -102,10 +102,10 @@ def discard() -> bool:
 
 
 def make() -> Path | None:
-    """Makes the archive if there is none, and removes those that were not used for 30 days.
+    """Makes the archive if there is none, and removes archives not used for 30 days.
 
     Returns:
-        The archive; None if there can be none, or another process makes it.
+        The archive; None if there can be none, or another process is making it.
     """
     archive = _path()
     if archive is None or archive.exists():
@@ -123,7 +123,7 @@ def make() -> Path | None:
 
 
 def _path() -> Path | None:
-    """Returns the archive's file, which is named by all that voids an archive; None for none."""
+    """Returns the archive's file, named by everything that invalidates an archive; or None."""
     setting = os.environ.get(SETTING, "")
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(f"{home}/bin/java" if home else "java")
@@ -166,8 +166,8 @@ def _train(archive: Path) -> None:
             start_new_session=True,
         ) as training:
             try:
-                # The JVM writes the file after Python has ended; this waits until it closes its
-                # output.
+                # The JVM writes the file after Python has ended; this waits until the JVM closes
+                # its output.
                 training.communicate(timeout=_TRAINING_SECONDS)
             except BaseException:
                 with suppress(ProcessLookupError):
@@ -185,7 +185,7 @@ def _train(archive: Path) -> None:
 
 if __name__ == "__main__":
     if (found := _path()) is not None and not found.exists():
-        # The training session has a process group of its own, which ends only if this one unwinds.
+        # The training session has its own process group, which only ends if this process unwinds.
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         print(f"Making {found.name}, with which Spark starts in half the time ...", flush=True)
         if make() is None:

@@ -28,7 +28,7 @@ def executor_error(error: BaseException) -> PgqueError | None:
         error: the error that an action on a DataFrame, or its planning, raised.
 
     Returns:
-        The error as the executor raised it, or None if the error has another cause.
+        The error that the executor raised, or None if the error has another cause.
     """
     text = str(error)
     kinds = {kind.__name__: kind for kind in _kinds(PgqueError)}
@@ -40,7 +40,7 @@ def executor_error(error: BaseException) -> PgqueError | None:
 
 @contextmanager
 def clear_executor_errors() -> Iterator[None]:
-    """Raises the error of an executor in place of Spark's error about it.
+    """Raises the executor's error instead of Spark's error about it.
 
     Raises:
         PgqueError: the subclass that the executor raised. Other errors are raised unchanged.
@@ -56,7 +56,7 @@ def clear_executor_errors() -> Iterator[None]:
 
 
 def _passing_error(text: str) -> PgqueError | None:
-    """Returns psycopg's error in a traceback as ours, if it is one that passes."""
+    """Returns this package's error for a psycopg error in a traceback, if it is temporary."""
     for name, message in _RAISED_BY_SERVER.findall(text):
         kind = getattr(psycopg.errors, name, None)
         if isinstance(kind, type) and passes(cause := kind(message)):

@@ -1,6 +1,6 @@
 """Cancels the Spark jobs of an attempt that lost its lease.
 
-It only saves work: such an attempt cannot publish or ack, whether its jobs are cancelled or not.
+This only saves work: such an attempt can neither publish nor ack, even if its jobs go on.
 """
 
 import threading
@@ -18,15 +18,15 @@ _CANCEL_SECONDS = 1.0
 
 @contextmanager
 def cancelled_without_lease(spark: SparkSession, claim: ReadBatch) -> Iterator[None]:
-    """Cancels the jobs of the block once the lease of a claim that is kept alive is lost.
+    """Cancels the jobs of the block when the lease of a claim that is kept alive is lost.
 
     Args:
         spark: the session of the jobs.
         claim: the claim.
 
     Raises:
-        LeaseLost: if another owner took the batch over, and the block failed for that.
-        BatchNotOpen: if the batch was acked meanwhile, and the block failed for that.
+        LeaseLost: if the block failed because another owner took the batch over.
+        BatchNotOpen: if the block failed because the batch was acked.
     """
     keeper = claim.keeper
     if keeper is None:

@@ -15,7 +15,7 @@ from .java import check_java
 
 logger = logging.getLogger("pgque.spark")
 
-# The session that was opened last in this process, which a later run gets, too.
+# The session that this process opened last; a later run gets it, too.
 _opened: SparkSession | None = None
 
 
@@ -51,10 +51,10 @@ def open_session(resource: Any) -> SparkSession:
 
 
 def check_open(session: SparkSession) -> None:
-    """Refuses a session that was stopped. Those of Spark Connect tell by themselves.
+    """Refuses a session that was stopped. Spark Connect reports stopped sessions itself.
 
     Raises:
-        InvalidArgument: if it was, or its JVM has ended.
+        InvalidArgument: if it was stopped, or its JVM has ended.
     """
     if is_remote():
         return
@@ -63,16 +63,16 @@ def check_open(session: SparkSession) -> None:
     except Exception as error:
         raise InvalidArgument(
             "this Spark session was stopped, or its JVM has ended",
-            "Make a new one with SparkSession.builder.getOrCreate(). In a run of Dagster, remove "
-            "spark.stop(), and start the process again that holds the session.",
+            "Make a new one with SparkSession.builder.getOrCreate(). In a Dagster run, remove "
+            "spark.stop(), and restart the process that holds the session.",
         ) from error
 
 
 def _close_if_lost(session: SparkSession) -> None:
-    """Closes a session that the Connect server does not have any more.
+    """Closes a session that the Connect server no longer has.
 
-    The server forgets all sessions when it is started again, and those that were idle for an hour.
-    PySpark would return such a session again until it is closed.
+    The server forgets all sessions when it restarts, and sessions that were idle for an hour.
+    PySpark would keep returning such a session until it is closed.
     """
     try:
         session.conf.get("spark.sql.session.timeZone")

@@ -36,7 +36,7 @@ class ChangeFormat:
 
     Raises:
         InvalidArgument: if the key is empty, the schema lacks a column of the key or has a type
-            that no value is read as, or there is no such `missing_columns`.
+            that cannot be read, or `missing_columns` is unknown.
     """
 
     needed = EVENT_COLUMNS
@@ -62,7 +62,7 @@ class ChangeFormat:
         self._fields = t.StructType(
             [t.StructField(x.name, x.dataType, x.nullable and x.name not in key) for x in fields]
         )
-        RowReader(self._fields, _captured_column)
+        RowReader(self._fields, captured_column)
         self._required = [
             field.name
             for field in self._fields
@@ -77,7 +77,7 @@ class ChangeFormat:
 
     def parser(self) -> Callable[[pa.RecordBatch], Parsed]:
         """Returns a function that parses events."""
-        reader = RowReader(self._fields, _captured_column)
+        reader = RowReader(self._fields, captured_column)
         new = reader.decoder(self._required)
         decoders: dict[str, Callable[[Any], Any]] = {
             "insert": new,
@@ -120,10 +120,10 @@ def parse_changes(
     missing_columns: MissingColumns = "malformed",
     on_malformed: OnMalformedEvent = "fail",
 ) -> DataFrame:
-    """Returns the changes of a captured table from any DataFrame of events, also of a stream.
+    """Returns the changes of a captured table from any DataFrame of events, including a stream.
 
     docs/capture.md says what is read and what is malformed, as for `SparkBatch.changes`. There is
-    no ack here that could set malformed events aside.
+    no ack that could set malformed events aside.
 
     Args:
         events: a DataFrame, streaming or not, with the columns ev_id, ev_type, ev_data and
@@ -142,15 +142,15 @@ def parse_changes(
         cause is `MalformedPayload`: see `clear_executor_errors`.
 
     Raises:
-        InvalidArgument: if the schema, the key or a column cannot be used, or there is no such
-            policy.
+        InvalidArgument: if the schema, the key or a column cannot be used, or the policy is
+            unknown.
     """
     form = ChangeFormat(parse_schema(events.sparkSession, schema), key, missing_columns)
     return parse_events(events, form, keep=keep, on_malformed=on_malformed)
 
 
-def _captured_column(kind: t.DataType, path: str) -> ColumnReader:
-    """Returns how captured values are read: integers, booleans, times, and all else as text."""
+def captured_column(kind: t.DataType, path: str) -> ColumnReader:
+    """Returns how captured values are read: integers, booleans and times; all else as text."""
     column = json_column(kind, path)
     if isinstance(kind, t.ArrayType) and not isinstance(kind.elementType, _NESTED):
         of_texts = _of_texts(kind.elementType, f"{path}[]")
@@ -170,7 +170,7 @@ def _captured_column(kind: t.DataType, path: str) -> ColumnReader:
 
 
 def _texts(values: list[Any]) -> pa.Array:
-    """Makes a column of what PostgreSQL prints."""
+    """Makes a column from the texts that PostgreSQL prints."""
     try:
         return pa.array(values, pa.string())
     except TypeError:
@@ -196,7 +196,7 @@ def _bytes(values: list[Any]) -> pa.Array:
 def _lists(
     values: list[Any], kind: t.ArrayType, of_texts: Callable[[list[Any]], pa.Array]
 ) -> pa.Array:
-    """Makes lists of the texts of arrays that have one dimension and begin at 1."""
+    """Makes lists from the texts of arrays with one dimension that begin at 1."""
     offsets = [0]
     texts: list[str | None] = []
     for value in values:
@@ -224,8 +224,8 @@ def _elements(text: str) -> list[str | None]:
 
 
 def _of_texts(kind: t.DataType, path: str) -> Callable[[list[Any]], pa.Array]:
-    """Returns what makes a column of the texts that PostgreSQL prints of elements."""
-    column = _captured_column(kind, path)
+    """Returns a function that makes a column from the texts that PostgreSQL prints."""
+    column = captured_column(kind, path)
     if isinstance(kind, t.DecimalType | t.BooleanType):
         read = Decimal if isinstance(kind, t.DecimalType) else _truth
         return lambda texts: column.make([x if x is None else read(x) for x in texts])
@@ -236,7 +236,7 @@ def _of_texts(kind: t.DataType, path: str) -> Callable[[list[Any]], pa.Array]:
 
 def _truth(text: str) -> bool:
     if text not in _BOOLEANS.values():
-        raise ValueError("a text is no boolean")
+        raise ValueError("a text is not a boolean")
     return text == "t"
 
 

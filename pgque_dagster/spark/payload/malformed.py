@@ -1,9 +1,9 @@
 """Sets the malformed events of a batch aside, and fails if there are too many.
 
 One wrong column type makes every event malformed. Then the batch fails and nothing is set aside, so
-that a mistake in the schema loses no event. A few events that are alone in their batch say nothing
-about the schema by themselves, so there the events that the consumer finished before count as well:
-one bad event does not stop a consumer that works.
+a mistake in the schema loses no event. A few events that are the whole batch say nothing about the
+schema on their own, so the events that the consumer finished before count as well: one bad event
+does not stop a consumer that works.
 """
 
 import logging
@@ -28,12 +28,12 @@ OnMalformed = Literal["dead_letter", "fail", "keep"]
 DEFAULT_MAX_MALFORMED = 0.1
 # Fewer malformed events than this never exceed the share: 1 of 3 says nothing about the schema.
 MIN_MALFORMED = 5
-# Of so many finished events and those of the batch, five malformed ones exceed the default share.
+# With five malformed events, this many finished events and the batch exceed the default share.
 _HISTORY = int(MIN_MALFORMED / DEFAULT_MAX_MALFORMED) - MIN_MALFORMED
 
 _PREFIX = "malformed payload: "
 _SAMPLES = 3
-# So many are named in the way out, and logged with their reasons.
+# How many events the hint names, and the log lists with their reasons.
 _NAMED = 100
 _SAMPLE_LENGTH = 200
 _TEXT_LENGTH = 40
@@ -43,7 +43,7 @@ def check_options(on_malformed: str, max_malformed: float) -> None:
     """Checks the policy and the share.
 
     Raises:
-        InvalidArgument: if there is no such policy, or the share is not a number from 0 to 1.
+        InvalidArgument: if the policy is unknown, or the share is not a number from 0 to 1.
     """
     policies = get_args(OnMalformed)
     if on_malformed not in policies:
@@ -51,7 +51,7 @@ def check_options(on_malformed: str, max_malformed: float) -> None:
             f"on_malformed is {on_malformed!r}", f"It may be {', '.join(policies)}."
         )
     is_number = isinstance(max_malformed, int | float) and not isinstance(max_malformed, bool)
-    # NaN fails the comparison too.
+    # The comparison is also false for NaN.
     if not is_number or not 0 <= max_malformed <= 1:
         raise InvalidArgument(
             f"max_malformed is {max_malformed!r}, but it is a share of the batch's events",
@@ -84,14 +84,14 @@ class MalformedEvents:
 
         Args:
             explained: ev_id, `REASON` and `TEXT` of all events that one call found malformed: a
-                table if the driver has them, else a DataFrame, which is collected.
+                table if the driver has them, otherwise a DataFrame, which is collected.
             policy: `dead_letter` or `fail`.
             max_malformed: the share of the batch's events that this call and earlier ones together
                 may set aside. 1 allows all, and such a call does not count for other calls.
 
         Raises:
             MalformedPayload: under `fail`, or if there are too many. If all events of the batch are
-                malformed and they are few, what the consumer finished before decides.
+                malformed and they are few, the events that the consumer finished before decide.
         """
         # The ids first: if there are too many, the reasons are not collected.
         ids: Sequence[int] = failed_events.ids_of(_chosen(explained, "ev_id")["ev_id"].unique())
@@ -132,7 +132,7 @@ class MalformedEvents:
         self._counted = counted
 
     def _why_the_schema(self, count: int, max_malformed: float) -> str | None:
-        """Returns why a few events, all of the batch, are malformed because of the schema.
+        """Returns why the few events of a batch are probably malformed because of the schema.
 
         None if the consumer finished other events before, and few of its newest ones failed.
         """
@@ -157,7 +157,7 @@ class MalformedEvents:
         name = batch.consumer if batch.slot is None else f"{batch.consumer}#{batch.slot}"
         named = " ".join(map(str, sorted(ids))) if len(ids) <= _NAMED else "EVENT..."
         return (
-            " If the events are wrong and not the schema, set them aside:"
+            " If the events are wrong, not the schema, set them aside:"
             f" `pgque dead-letters add {batch.queue} {name} {named}`;"
             f" `pgque peek {batch.queue} --consumer {name}` shows them."
         )

@@ -20,6 +20,7 @@ from pyspark.sql import types as t
 
 from ...client.errors import InvalidArgument, MalformedPayload
 from ..reading import arrow
+from ..reading.in_tasks import map_in_tasks
 
 Schema = t.StructType | str
 OnMalformedEvent = Literal["fail", "keep"]
@@ -27,7 +28,7 @@ OnMalformedEvent = Literal["fail", "keep"]
 # The column of `parse_events` with the reason that an event is malformed.
 WHY = "ev_malformed"
 
-# The event's id, the reason if it is malformed, and its payload then.
+# The event's id and, if it is malformed, the reason and its payload.
 ID = "_pgque_id"
 REASON = "_pgque_reason"
 TEXT = "_pgque_text"
@@ -42,7 +43,7 @@ class Parsed:
     """The parsed events, in their order.
 
     Args:
-        columns: those of `Format.result`. A malformed event has null in all fields.
+        columns: the columns of `Format.result`. A malformed event has null in all fields.
         reasons: why an event is malformed; null if it fits.
     """
 
@@ -51,7 +52,7 @@ class Parsed:
 
 
 class Format(Protocol):
-    """What events contain. It is sent to executors."""
+    """The content of events. It is sent to executors."""
 
     @property
     def needed(self) -> Sequence[str]:
@@ -60,7 +61,7 @@ class Format(Protocol):
 
     @property
     def result(self) -> t.StructType:
-        """The columns that they become. All are nullable, because of malformed events."""
+        """The resulting columns. All are nullable, because of malformed events."""
         ...
 
     def parser(self) -> Callable[[pa.RecordBatch], Parsed]:
@@ -75,7 +76,7 @@ class EventParsing:
     Args:
         format: what they contain.
         keep: event columns to keep.
-        error: makes the error about malformed ones, of the events and the reasons.
+        error: makes the error about malformed events from the events and the reasons.
     """
 
     format: Format
@@ -88,7 +89,7 @@ class EventParsing:
         return list(dict.fromkeys(("ev_id", "ev_data", *self.format.needed, *self.keep)))
 
     def schema(self, kept: t.StructType | None = None) -> t.StructType:
-        """Returns the kept columns, and those of the result by number.
+        """Returns the kept columns, and the result's columns under numbers.
 
         They have numbers because a field may have the name of another column, or may differ from
         another field only in case.
@@ -125,17 +126,21 @@ class EventParsing:
             yield pa.RecordBatch.from_arrays(columns, names=names)
 
     def table(self, events: pa.Table) -> pa.RecordBatch:
-        """Does the same for a small number of events."""
+        """Parses a small number of events in the same way."""
         columns = [column.combine_chunks() for column in events.columns]
         batch = pa.RecordBatch.from_arrays(columns, schema=events.schema)
         return next(self.batches(iter([batch])))
 
     def rows(self, parsed: DataFrame, *more: str) -> DataFrame:
-        """Returns the kept columns, those of the result by their names, and others."""
+        """Returns the kept columns, the result's columns by their names, and others."""
         numbered = zip(self._numbered(), self.format.result.names, strict=True)
         return parsed.select(
             *map(_quoted, self.keep), *(f.col(nr).alias(name) for nr, name in numbered), *more
         )
+
+    def place(self, name: str) -> str:
+        """Returns the number under which a column of the result is."""
+        return self._numbered()[self.format.result.names.index(name)]
 
     def _numbered(self) -> list[str]:
         return [f"_pgque_{nr}" for nr in range(len(self.format.result))]
@@ -171,7 +176,7 @@ def parse_schema(spark: SparkSession, schema: Schema) -> t.StructType:
         schema = _from_ddl(spark, schema)
     elif not isinstance(schema, t.StructType):
         raise InvalidArgument(
-            f"{schema!r} is no schema", "Pass DDL such as 'id bigint not null', or a StructType."
+            f"{schema!r} is not a schema", "Pass DDL such as 'id bigint not null', or a StructType."
         )
     if not schema.fields:
         raise InvalidArgument("the payload schema has no field", "Name the fields to read.")
@@ -188,7 +193,7 @@ def _from_ddl(spark: SparkSession, ddl: str) -> t.StructType:
                 "Write string.",
             ) from error
         raise InvalidArgument(
-            f"{ddl!r} is no schema: {str(error).strip().splitlines()[0]}",
+            f"{ddl!r} is not a schema: {str(error).strip().splitlines()[0]}",
             "Write DDL such as 'id bigint not null, total double'.",
         ) from error
 
@@ -201,9 +206,9 @@ def parse_events(
     on_malformed: OnMalformedEvent = "fail",
     error: Callable[[pa.RecordBatch, pa.Array], MalformedPayload] | None = None,
 ) -> DataFrame:
-    """Parses the events of any DataFrame, also of a stream.
+    """Parses the events of any DataFrame, including a stream.
 
-    There is no ack here that could set malformed events aside.
+    There is no ack that could set malformed events aside.
 
     Args:
         events: a DataFrame, streaming or not, with the columns ev_id, ev_data and `form.needed`.
@@ -211,10 +216,10 @@ def parse_events(
         keep: columns of `events` to put before the others.
         on_malformed: under `fail`, reading a malformed event fails. `keep` adds the column
             ev_malformed: the reason, or null for an event that fits.
-        error: makes the error that reading a malformed event raises, in place of the usual one.
+        error: makes the error that reading a malformed event raises, instead of the usual one.
 
     Raises:
-        InvalidArgument: if a column cannot be used, or there is no such policy.
+        InvalidArgument: if a column cannot be used, or the policy is unknown.
     """
     if on_malformed not in get_args(OnMalformedEvent):
         raise InvalidArgument(
@@ -230,8 +235,10 @@ def parse_events(
     fails = on_malformed == "fail"
     check_clash(form, (*keep, *([] if fails else [WHY])))
     schema = parsing.schema(t.StructType([events.schema[name] for name in keep]))
-    parsed = events.select(*map(_quoted, parsing.needed)).mapInArrow(
-        partial(parsing.batches, fails=fails), t.StructType([*schema, *REASONS])
+    parsed = map_in_tasks(
+        events.select(*map(_quoted, parsing.needed)),
+        partial(parsing.batches, fails=fails),
+        t.StructType([*schema, *REASONS]),
     )
     if fails:
         return parsing.rows(parsed)
@@ -239,7 +246,7 @@ def parse_events(
 
 
 def check_clash(form: Format, kept: Collection[str]) -> None:
-    """Checks that no kept column has the name of one of the result, as Spark compares names.
+    """Checks that no kept column has the name of a column of the result, as Spark compares names.
 
     Raises:
         InvalidArgument: if one has.

@@ -18,7 +18,7 @@ class PayloadFormat:
         fields: the fields to read; those that are not nullable must be present, at any depth.
 
     Raises:
-        InvalidArgument: if a name occurs twice, or no JSON value is read as one of the types.
+        InvalidArgument: if a name occurs twice, or a type cannot be read from JSON.
     """
 
     needed = ("ev_data",)
@@ -47,10 +47,10 @@ def parse_payloads(
     keep: Sequence[str] = (),
     on_malformed: OnMalformedEvent = "fail",
 ) -> DataFrame:
-    """Returns the JSON payloads of any DataFrame of events as columns, also of a stream.
+    """Returns the JSON payloads of any DataFrame of events as columns, including a stream.
 
-    docs/payloads.md says what is read as which type and what is malformed, as for
-    `SparkBatch.payload`. There is no ack here that could set malformed events aside.
+    docs/payloads.md says which types are read how and what is malformed, as for
+    `SparkBatch.payload`. There is no ack that could set malformed events aside.
 
     Args:
         events: a DataFrame, streaming or not, with the columns ev_id and ev_data.
@@ -66,7 +66,7 @@ def parse_payloads(
         `clear_executor_errors`.
 
     Raises:
-        InvalidArgument: if the schema or a column cannot be used, or there is no such policy.
+        InvalidArgument: if the schema or a column cannot be used, or the policy is unknown.
     """
     form = PayloadFormat(parse_schema(events.sparkSession, schema))
     return parse_events(events, form, keep=keep, on_malformed=on_malformed)

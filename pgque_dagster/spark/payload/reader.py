@@ -1,7 +1,7 @@
 """Reads JSON objects into Arrow columns of Spark's types, exactly or not at all.
 
-msgspec decodes and checks them as docs/payloads.md says. What it refuses is malformed, for the
-reason that it gives.
+msgspec decodes and checks them as docs/payloads.md says. What it refuses is malformed, with the
+reason that msgspec gives.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -28,7 +28,7 @@ def _integer(bits: int) -> Any:
     return Annotated[int, Meta(ge=-(1 << bits - 1), le=(1 << bits - 1) - 1)]
 
 
-# What msgspec decodes a value of a Spark type to, and the Arrow type.
+# The type to which msgspec decodes a value of a Spark type, and the Arrow type.
 _SCALARS: dict[type[t.DataType], tuple[Any, pa.DataType]] = {
     t.BooleanType: (bool, pa.bool_()),
     t.ByteType: (_integer(8), pa.int8()),
@@ -45,7 +45,7 @@ _SCALARS: dict[type[t.DataType], tuple[Any, pa.DataType]] = {
 }
 
 
-# What is raised for a value that does not fit.
+# The errors for a value that does not fit.
 MISFIT = (ValueError, ArithmeticError)
 
 
@@ -54,9 +54,9 @@ class ColumnReader:
     """How the values of a field are read.
 
     Args:
-        decoded: the type that msgspec decodes them to, if they are not null.
+        decoded: the type to which msgspec decodes them, if they are not null.
         arrow: the type of the column.
-        make: makes the column of the decoded values; raises one of `MISFIT` if one does not fit.
+        make: makes the column from the decoded values; raises one of `MISFIT` if one does not fit.
     """
 
     decoded: Any
@@ -72,7 +72,7 @@ def json_column(kind: t.DataType, path: str) -> ColumnReader:
         path: the path of the field.
 
     Raises:
-        InvalidArgument: if no JSON value is read as this type, or one in it.
+        InvalidArgument: if this type, or one inside it, cannot be read from JSON.
     """
     decoded, arrow = _types(kind, path)
     return ColumnReader(decoded, arrow, partial(_array, kind=arrow, exact=_exactly(kind)))
@@ -86,7 +86,7 @@ class RowReader:
         column: returns how a field of a type and path is read.
 
     Raises:
-        InvalidArgument: if a name occurs twice or cannot be used, or no value is read as a type.
+        InvalidArgument: if a name occurs twice or cannot be used, or a type cannot be read.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class RowReader:
         """Returns a function that decodes an object.
 
         Args:
-            required: the fields that may not be missing; the others are null then.
+            required: the fields that may not be missing; other missing fields are null.
         """
         return msgspec.json.Decoder(self._row(required)).decode
 
@@ -138,7 +138,7 @@ class RowReader:
         return Parsed(columns, pa.array(reasons, pa.string()))
 
     def _row(self, required: Collection[str]) -> type[msgspec.Struct]:
-        """Returns a class with the fields f0, f1, …, since some names are not valid in Python."""
+        """Returns a class with the fields f0, f1, …, because some names are not valid in Python."""
         fields: list[Any] = []
         for n, (field, column) in enumerate(zip(self._fields, self._columns, strict=True)):
             decoded = column.decoded | None if field.nullable else column.decoded
@@ -169,9 +169,9 @@ def _array(values: list[Any], kind: pa.DataType, exact: Callable[[Any], Any] | N
 
 
 def _exactly(kind: t.DataType) -> Callable[[Any], Any] | None:
-    """Returns what converts a decoded value for Arrow, or raises ArithmeticError.
+    """Returns a function that converts a decoded value for Arrow, or raises ArithmeticError.
 
-    None if Arrow takes the values as they are. It does not survive decimals with a huge exponent.
+    None if Arrow takes the values unchanged. Arrow crashes on decimals with a huge exponent.
     """
     if isinstance(kind, t.DecimalType):
         unit = Decimal(1).scaleb(-kind.scale)
@@ -211,7 +211,7 @@ def _check_names(fields: t.StructType, path: str) -> None:
 
 
 def _types(kind: t.DataType, path: str) -> tuple[Any, pa.DataType]:
-    """Returns what msgspec decodes a value to, and the Arrow type."""
+    """Returns the type to which msgspec decodes a value, and the Arrow type."""
     if scalar := _SCALARS.get(type(kind)):
         return scalar
     if isinstance(kind, t.DecimalType):

@@ -1,10 +1,10 @@
 """Reads slices and parses their events on executors, and learns which events are malformed.
 
-Which events of a slice are malformed depends on the slice alone: its events are fixed, and parsing
+Which events of a slice are malformed depends only on the slice: its events are fixed, and parsing
 is deterministic. So each task that has read a slice to its end reports the slice's malformed events
-to the driver, by an accumulator. It does not matter which attempt of which task it was, how often
-the slice was read, or what Spark did with the rows. A slice without a report is unknown, whatever
-the reason: a limit, a filter that is always false, a DataFrame that nobody used. Then the slices
+to the driver, with an accumulator. It does not matter which attempt of which task it was, how often
+the slice was read, or what Spark did with the rows. A slice without a report is unknown, whether
+because of a limit, a filter that is always false, or a DataFrame that nobody used. Then the slices
 are read again, so a set of malformed events is never incomplete.
 """
 
@@ -45,7 +45,7 @@ _Parser = Callable[[int, Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class _Merge(AccumulatorParam[Reported]):
-    """Unites reports. Two reports of a slice are equal."""
+    """Merges reports. Two reports of a slice are equal."""
 
     def zero(self, value: Reported) -> Reported:
         return {}
@@ -86,11 +86,11 @@ class ParsedSlices:
         self._explained: DataFrame | None = None
 
     def all(self) -> DataFrame:
-        """Returns the kept columns and the result of all events."""
+        """Returns the kept columns and the result for all events."""
         return self._rows(lambda nr, events: map(without_reasons, events))
 
     def persisted(self) -> DataFrame:
-        """Returns those of the events that fit, persisted once `malformed` was read."""
+        """Returns the events that fit; they are persisted once `malformed` was read."""
         schema = t.StructType([*self._parsing.schema(), *REASONS])
         self._persisted = parsed = self._read(lambda nr, events: events, schema).persist()
         malformed = parsed.where(parsed[REASON].isNotNull())
@@ -98,7 +98,7 @@ class ParsedSlices:
         return self._parsing.rows(parsed.where(parsed[REASON].isNull()))
 
     def fitting(self) -> DataFrame:
-        """Returns the events that fit, and has the tasks that read them report the others.
+        """Returns the events that fit, and makes the tasks that read them report the others.
 
         Spark Connect has no accumulators, so this needs a classic session.
         """
@@ -124,7 +124,7 @@ class ParsedSlices:
         """Lends ev_id, `REASON` and `TEXT` of the malformed events while the block runs.
 
         Yields:
-            A table if all slices were reported, else a DataFrame, which reads the slices again
+            A table if all slices were reported; otherwise a DataFrame, which reads the slices again
             unless they are persisted with their malformed events.
         """
         found = self._reported() if self._explained is None else self._explained

@@ -1,1 +1,1 @@
-"""Reads events and tables of PostgreSQL into Spark, by Arrow."""
+"""Reads events and tables of PostgreSQL into Spark, through Arrow."""

@@ -36,7 +36,7 @@ _COLUMNS = {
 EVENT_COLUMNS = tuple(_COLUMNS)
 _OFTEN_NULL = ("ev_retry", "ev_extra1", "ev_extra2", "ev_extra3", "ev_extra4")
 
-# About 4 MB per record batch was fastest when measured: docs/decisions/0003-arrow-over-adbc.md.
+# About 4 MB per record batch was fastest in measurements: docs/decisions/0003-arrow-over-adbc.md.
 _BATCH_BYTES = 4 * 1024 * 1024
 
 
@@ -87,7 +87,7 @@ def read_slices(
 
 
 def nullable(schema: t.StructType) -> t.StructType:
-    """Returns columns without their metadata, and nullable at any depth."""
+    """Returns columns without their metadata, nullable at any depth."""
     return t.StructType([t.StructField(x.name, x.dataType) for x in schema]).toNullable()
 
 
@@ -107,14 +107,14 @@ def read_slice(url: str, part: Slice, columns: Sequence[str]) -> Iterator[pa.Rec
 
     Raises:
         StaleReadPlan: if the table was truncated or rewritten after planning.
-        ConnectionFailed: if the database cannot be reached from here, or the connection broke.
+        ConnectionFailed: if this host cannot reach the database, or the connection broke.
     """
     # ADBC loads pandas, which takes as long as all of this package.
     import adbc_driver_manager
     from adbc_driver_postgresql import StatementOptions
 
     wanted = [c for c in columns if c not in _OFTEN_NULL or c in part.set_columns]
-    # At least one column, to know the number of rows.
+    # At least one column, so that the number of rows is known.
     query = f"select {', '.join(dict.fromkeys(wanted or ('ev_id',)))} from {part.rows}"
     schema = arrow_schema(columns)
     options = {StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(_BATCH_BYTES)}
@@ -136,7 +136,7 @@ def read_slice(url: str, part: Slice, columns: Sequence[str]) -> Iterator[pa.Rec
 
 @contextmanager
 def connected(url: str) -> Iterator[Any]:
-    """Opens a connection of ADBC, in UTF-8, which ADBC takes all texts for."""
+    """Opens an ADBC connection in UTF-8, because ADBC expects all texts in it."""
     from adbc_driver_postgresql import dbapi
 
     with dbapi.connect(checked(url)) as connection:
@@ -150,7 +150,7 @@ def read_table(url: str, slices: Iterable[Slice], columns: Sequence[str]) -> pa.
 
     Raises:
         StaleReadPlan: if a table was truncated or rewritten after planning.
-        ConnectionFailed: if the database cannot be reached from here, or the connection broke.
+        ConnectionFailed: if this host cannot reach the database, or the connection broke.
     """
     schema = arrow_schema(columns)
     rows: list[tuple[object, ...]] = []
@@ -179,7 +179,7 @@ def _as_declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _integers(column: pa.Array) -> pa.Array:
-    """Converts xid8, which ADBC returns as eight bytes each, the most significant first."""
+    """Converts xid8, which ADBC returns as eight bytes, the most significant first."""
     values = array("q")
     first = column.offset * values.itemsize
     _, _, content = column.storage.buffers()

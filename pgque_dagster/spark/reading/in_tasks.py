@@ -1,9 +1,11 @@
 """DataFrames whose rows a function reads in tasks, and functions over them in the same tasks.
 
-Spark takes rows of Python into its JVM one by one, and out again for the next function in Python. A
-function over rows that were read here gets them as they were read.
+Spark moves rows from Python into its JVM one by one, and back out for the next function in Python.
+A function over rows that were read here gets them as they were read.
 """
 
+import gc
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -11,7 +13,9 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 from pyspark.sql import types as t
+from pyspark.sql.pandas.types import to_arrow_type
 
 Part = TypeVar("Part")
 Batches = Iterator[pa.RecordBatch]
@@ -19,13 +23,15 @@ Batches = Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True)
 class _Source:
-    """What the rows of a DataFrame are read by."""
+    """How the rows of a DataFrame are read."""
 
     numbers: DataFrame
     read: Callable[[Batches], Batches]
 
 
 _SOURCES: WeakKeyDictionary[DataFrame, _Source] = WeakKeyDictionary()
+# How many modules this process had loaded when it last excluded objects from garbage collection.
+_modules = 0
 
 
 def read_in_tasks(
@@ -50,13 +56,13 @@ def read_in_tasks(
 
     # Each task has one number of a part.
     numbers = spark.range(0, len(parts), 1, max(1, len(parts)))
-    frame = numbers.mapInArrow(read_here, schema)
+    frame = _mapped(numbers, read_here, schema)
     _SOURCES[frame] = _Source(numbers, read_here)
     return frame
 
 
 def renamed(frame: DataFrame, columns: DataFrame) -> DataFrame:
-    """Returns a DataFrame that only gives other names to the columns of one that is read here.
+    """Returns a DataFrame that only renames the columns of one that is read here.
 
     Args:
         frame: what `read_in_tasks` returned.
@@ -66,10 +72,35 @@ def renamed(frame: DataFrame, columns: DataFrame) -> DataFrame:
     return columns
 
 
+def as_types(frame: DataFrame, columns: t.StructType) -> DataFrame:
+    """Returns columns of a DataFrame, each cast to a type that holds all of its values.
+
+    Args:
+        frame: any DataFrame.
+        columns: the columns of the result.
+    """
+    source = _SOURCES.get(frame)
+    if source is None or frame.is_cached:
+        return frame.select(*(f.col(f"`{x.name}`").cast(x.dataType).alias(x.name) for x in columns))
+    names, read = columns.names, source.read
+    given = {x.name: x.dataType for x in frame.schema}
+    other = {x.name: to_arrow_type(x.dataType) for x in columns if x.dataType != given[x.name]}
+
+    def read_as(numbers: Batches) -> Batches:
+        for batch in read(numbers):
+            values = (batch.column(name) for name in names)
+            cast = [x.cast(other.get(name, x.type)) for name, x in zip(names, values, strict=True)]
+            yield pa.RecordBatch.from_arrays(cast, names=names)
+
+    result = _mapped(source.numbers, read_as, columns)
+    _SOURCES[result] = _Source(source.numbers, read_as)
+    return result
+
+
 def map_in_tasks(
     frame: DataFrame, function: Callable[[Batches], Batches], schema: t.StructType | str
 ) -> DataFrame:
-    """Returns what a function makes of the rows of each partition, as `mapInArrow` does.
+    """Returns the result of a function on the rows of each partition, like `mapInArrow`.
 
     Args:
         frame: any DataFrame.
@@ -78,10 +109,31 @@ def map_in_tasks(
     """
     source = _SOURCES.get(frame)
     if source is None or frame.is_cached:
-        return frame.mapInArrow(function, schema)
+        return _mapped(frame, function, schema)
     names, read = frame.columns, source.read
 
     def both(numbers: Batches) -> Batches:
         return function(batch.rename_columns(names) for batch in read(numbers))
 
-    return source.numbers.mapInArrow(both, schema)
+    return _mapped(source.numbers, both, schema)
+
+
+def _mapped(
+    frame: DataFrame, function: Callable[[Batches], Batches], schema: t.StructType | str
+) -> DataFrame:
+    def mapped(batches: Batches) -> Batches:
+        _exclude_modules_from_collection()
+        return function(batches)
+
+    return frame.mapInArrow(mapped, schema)
+
+
+def _exclude_modules_from_collection() -> None:
+    """Excludes what is imported from garbage collection, in a process that executes tasks.
+
+    PySpark collects garbage after each task, which takes 50 ms with all modules.
+    """
+    global _modules
+    if len(sys.modules) != _modules:
+        _modules = len(sys.modules)
+        gc.freeze()

@@ -1,4 +1,4 @@
-"""Reads a table of PostgreSQL into a DataFrame: in parallel, and all parts in one snapshot."""
+"""Reads a table of PostgreSQL into a DataFrame: in parallel, with all parts in one snapshot."""
 
 import socket
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from ...client.connection import connect
-from ...client.errors import ConnectionFailed, InvalidArgument, translated
+from ...client.errors import ConnectionFailed, InvalidArgument, MalformedPayload, translated
 from ..address import DatabaseAddress
 from ..cluster.executor_errors import clear_executor_errors
 from .arrow import connected, raise_cause
@@ -18,12 +18,17 @@ from .in_tasks import read_in_tasks
 
 # 32 MB.
 _BLOCKS = 4096
-# What Spark and Arrow can hold; a numeric without precision gets a scale in the middle.
+# The largest precision of Spark and Arrow; a numeric without precision gets a scale in the middle.
 _DIGITS, _SCALE = 38, 18
 _NUMERIC_OID = 1700
 # PostgreSQL has scales from -1000 to 1000, and the driver reads the negative ones as 2048 more.
 _LARGEST_SCALE, _SCALES = 1000, 2048
-# A view has no place of a row. Of a partitioned table, each partition has its own places.
+_CONVERT = (
+    "A text in it has bytes that are not UTF-8, which only databases in SQL_ASCII allow. Such rows "
+    "are among those where name ~ '[^[:ascii:]]'. Convert them by an update: if the text is in "
+    "LATIN1, to convert_from(convert(convert_to(name, 'SQL_ASCII'), 'LATIN1', 'UTF8'), 'UTF8')."
+)
+# Rows of a view have no ctid. In a partitioned table, each partition has its own ctids.
 SIZE = """
 select case when c.relkind in ('r', 'm', 'p') then coalesce(max(pg_relation_size(p.oid)), 0) end
 from pg_class c
@@ -43,14 +48,14 @@ def read_whole_table(
     *,
     blocks: int = _BLOCKS,
 ) -> DataFrame:
-    """Returns the rows of a table, which Spark holds as they were at the call.
+    """Returns the rows of a table as they are at the time of the call.
 
-    The rows are read at once, into the storage of the executors (`localCheckpoint`), because the
-    snapshot lasts only as long as the transaction. Numerics are decimals.
+    They are read at once into the storage of the executors (`localCheckpoint`), because the
+    snapshot only lasts as long as the transaction. Numerics are decimals.
 
     Args:
         spark: the session.
-        url: the database, for the driver.
+        url: the database URL for the driver.
         address: how executors find it.
         table: its name, with a schema or without.
         blocks: how many blocks a task reads.
@@ -75,55 +80,54 @@ def read_whole_table(
         ((size,),) = connection.execute(SIZE.encode(), [name]).fetchall()
         schema = _schema(url, name, decimals)
         queries = [f"select * from {name}{where}" for where in row_ranges(size, blocks)]
-        frame = read_queries(spark, address, table, queries, schema, snapshot)
+
+        def read(query: str) -> Iterator[pa.RecordBatch]:
+            for batch in query_batches(address.resolve(), table, query, snapshot):
+                values = [_column(batch.column(each.name), each, table) for each in schema]
+                yield pa.RecordBatch.from_arrays(values, schema=schema)
+
+        fields = from_arrow_schema(schema, prefer_timestamp_ntz=True)
+        frame = read_in_tasks(spark, queries, read, fields)
         with clear_executor_errors():
             return frame.localCheckpoint()
 
 
-def read_queries(
-    spark: SparkSession,
-    address: DatabaseAddress,
-    table: str,
-    queries: Sequence[str],
-    schema: pa.Schema,
-    snapshot: str,
-    settings: Sequence[str] = (),
-) -> DataFrame:
-    """Returns the rows of queries, each of which a task reads when the frame is computed.
+def query_batches(
+    url: str, table: str, query: str, snapshot: str | None, settings: Sequence[str] = ()
+) -> Iterator[pa.RecordBatch]:
+    """Reads the rows of a query, in the types that ADBC gives them.
 
     Args:
-        spark: the session.
-        address: how executors find the database.
+        url: the database.
         table: what is read, for errors.
-        queries: the queries.
-        schema: the columns that they give.
-        snapshot: the exported snapshot in which they run; its transaction must last until then.
-        settings: statements that each task executes before its query.
+        query: the query.
+        snapshot: the exported snapshot in which it runs; None for one of its own.
+        settings: statements that are executed before the query.
+
+    Raises:
+        ConnectionFailed: if this host cannot reach the database, or the connection broke.
     """
+    import adbc_driver_manager
+
     setup = (
         "set transaction isolation level repeatable read, read only",
-        f"set transaction snapshot '{snapshot}'",
+        *([f"set transaction snapshot '{snapshot}'"] if snapshot is not None else []),
         *settings,
     )
-
-    def read(query: str) -> Iterator[pa.RecordBatch]:
-        import adbc_driver_manager
-
+    try:
+        with connected(url) as connection, connection.cursor() as cursor:
+            for statement in (*setup, query):
+                cursor.execute(statement)
+            yield from cursor.fetch_record_batch()
+    except (adbc_driver_manager.Error, OSError) as error:
         try:
-            with connected(address.resolve()) as connection, connection.cursor() as cursor:
-                for statement in (*setup, query):
-                    cursor.execute(statement)
-                for batch in cursor.fetch_record_batch():
-                    columns = [_column(batch.column(each.name), each, table) for each in schema]
-                    yield pa.RecordBatch.from_arrays(columns, schema=schema)
-        except (adbc_driver_manager.Error, OSError) as error:
-            raise_cause(address.resolve(), query, settings)
-            raise ConnectionFailed(
-                f"{socket.gethostname()} cannot read {table}: {error}", "Run the step again."
-            ) from error
-
-    fields = from_arrow_schema(schema, prefer_timestamp_ntz=True)
-    return read_in_tasks(spark, queries, read, fields)
+            raise_cause(url, query, settings)
+        except MalformedPayload as cause:
+            told = f"a row of {table} cannot be read: {cause.args[0]}"
+            raise MalformedPayload(told, _CONVERT) from cause
+        raise ConnectionFailed(
+            f"{socket.gethostname()} cannot read {table}: {error}", "Run the step again."
+        ) from error
 
 
 def _schema(url: str, name: str, decimals: dict[str, pa.DataType]) -> pa.Schema:
@@ -152,7 +156,7 @@ def _decimal(precision: int | None, scale: int | None) -> pa.DataType:
 
 
 def row_ranges(size: int | None, blocks: int = _BLOCKS) -> Iterator[str]:
-    """Yields the WHERE clauses of the parts of a table. The last has no end, so no row is left out.
+    """Yields the WHERE clauses of a table's parts. The last has no end, so it misses no row.
 
     Args:
         size: the table's size in bytes, from `SIZE`; None for what has no blocks.

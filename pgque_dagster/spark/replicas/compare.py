@@ -7,12 +7,12 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from ...client.replicas.verification import SHOWN, Difference
-from ...client.source_tables import SourceTable
+from ...client.replicas.source import SourceTable
+from ...client.replicas.verify import SHOWN, Difference
 from .source import DELETED, as_compared, spark_columns
 
 EXTRA, REPEATED = "extra", "repeated"
-# Names that no column of a source has.
+# Names that no column of a source uses.
 _OURS, _THEIRS, _ROW_HASH = "__pgque_ours", "__pgque_theirs", "__pgque_hash"
 _KIND, _ROW = "__pgque_kind", "__pgque_row"
 _HASH, _COUNT = "hash", "count"
@@ -24,19 +24,19 @@ def compare(
     """Returns the number of rows, the number of differences and some of them.
 
     Args:
-        rows: those of the table.
-        stored: those of the replica.
+        rows: the rows of the table.
+        stored: the rows of the replica.
         source: the table.
     """
     rows, stored = (_keyed(each, source) for each in (rows, stored))
     marked = mark_differences(rows, stored, source)
     count, differences, _ = count_differences(marked)
-    # Reads both again, which is rare, and holds nothing in memory.
+    # Reads both again; this is rare, and keeps nothing in memory.
     return count, differences, _examples(marked, rows, stored, source) if differences else ()
 
 
 def mark_differences(rows: DataFrame, stored: DataFrame, source: SourceTable) -> DataFrame:
-    """Returns all keys of both, each with what is wrong with its row, if something is."""
+    """Returns the keys of both, each with the problem of its row, if there is one."""
     mine, its = _hashed(rows, source, _OURS), _hashed(stored, source, _THEIRS)
     ours, theirs = f.col(_OURS), f.col(_THEIRS)
     kind = (
@@ -49,7 +49,7 @@ def mark_differences(rows: DataFrame, stored: DataFrame, source: SourceTable) ->
 
 
 def _is_repeated(ours: Column, theirs: Column, source: SourceTable) -> Column:
-    """Returns whether equal rows are there too often."""
+    """Returns whether equal rows occur too often."""
     return f.greatest(ours, theirs) > 1 if source.key else ours != theirs
 
 
@@ -64,7 +64,7 @@ def _keyed(rows: DataFrame, source: SourceTable) -> DataFrame:
 
 
 def count_differences(marked: DataFrame) -> tuple[int, int, int]:
-    """Returns how many rows the table has, how many keys differ, and how many are there twice."""
+    """Returns the number of rows in the table, of differing keys, and of repeated keys."""
     kind = f.col(_KIND)
     (found,) = marked.agg(
         f.coalesce(f.sum(f.col(_OURS)[_COUNT]), f.lit(0)),
@@ -80,9 +80,9 @@ def changes_between(
     """Returns the changes that make a replica equal, in the columns that `net_changes` has.
 
     Args:
-        marked: what `mark_differences` returns, without repeated rows.
-        rows: those of the table.
-        stored: those of the replica.
+        marked: the result of `mark_differences`, without repeated rows.
+        rows: the rows of the table.
+        stored: the rows of the replica.
         source: the table.
     """
     columns = _named(column.name for column in source.columns)
@@ -101,7 +101,7 @@ def _examples(
     marked: DataFrame, rows: DataFrame, stored: DataFrame, source: SourceTable
 ) -> tuple[Difference, ...]:
     keys = _keys(source)
-    # Python's times have no year before 1, and its local ones an hour twice.
+    # Python has no year before 1, and its local times repeat an hour each year.
     shown = [
         (column.cast("string") if isinstance(kind, t.TimestampType) else column).alias(name)
         for name, column in zip(keys, _named(keys), strict=True)
@@ -136,7 +136,7 @@ def _key(row: Row, keys: Sequence[str]) -> list[Any]:
 
 
 def _text(frame: DataFrame, source: SourceTable) -> Column:
-    """Returns a row as JSON, for people."""
+    """Returns a row as JSON, for messages."""
     values = [
         (
             f.hex(column)
@@ -158,7 +158,7 @@ def _hashed(rows: DataFrame, source: SourceTable, name: str) -> DataFrame:
 def _hash(source: SourceTable) -> Column:
     fields = spark_columns(source)
     columns = _named(field.name for field in fields)
-    # Spark's hash passes over nulls.
+    # Spark's hash ignores nulls.
     values = [
         as_compared(column, field.dataType) for field, column in zip(fields, columns, strict=True)
     ]

@@ -5,7 +5,7 @@ Each commit has an application transaction of the consumer, whose version is the
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from deltalake import CommitProperties, DeltaTable, TableFeatures, Transaction
@@ -15,18 +15,22 @@ from pyspark.sql import types as t
 
 from ...client.errors import InvalidArgument
 from ...client.replicas.deletes import HARD
-from ...client.source_tables import SourceTable
+from ...client.replicas.source import SourceTable
 from ..batch import SparkBatch
+from ..sinks.delta.commit import RECORD, DeltaOutput
 from ..sinks.delta.merge import Rows, merge
-from ..sinks.delta.output import DeltaOutput
+from ..sinks.delta.replacing import searched_files
 from ..sinks.delta.schema import delta_schema
+from ..sinks.delta.schema import spark_columns as stored_columns
 from ..sinks.delta.sink import DeltaSink
+from ..sinks.files.data_files import DataFile, write_files
+from ..sinks.files.positions import rows_with_keys, write_changes
+from ..sinks.files.storage import StorageFailed
+from .commit import ReplicaOutput
 from .lake import LakeReplica
-from .output import ReplicaOutput
+from .location import DeltaReplicas
 from .source import DELETED
-from .target import DeltaReplicas
 
-_RECORD = "pgque"
 # Commits that change no row.
 _MAINTENANCE = (
     *("OPTIMIZE", "REORG", "VACUUM START", "VACUUM END", "CLUSTER BY", "COMPUTE STATS"),
@@ -40,8 +44,9 @@ _CREATION = "CREATE TABLE"
 class DeltaReplica(LakeReplica[DeltaTable]):
     """The Delta table that is the replica of a table.
 
-    Delta's library merges: it reads the files that may hold the keys and writes them again, in the
-    driver's process; it holds the changes of the batch in memory.
+    With deletion vectors, tasks write the new rows and find those that they replace. Without them,
+    Delta's library merges: it reads and rewrites the files that may hold the keys, in the driver's
+    process, and keeps the changes of the batch in memory.
 
     Args:
         target: where replicas are.
@@ -49,7 +54,7 @@ class DeltaReplica(LakeReplica[DeltaTable]):
         owner: who replicates it.
 
     Raises:
-        InvalidArgument: if nothing can open the URL.
+        InvalidArgument: if the URL cannot be opened.
     """
 
     sink: DeltaSink
@@ -59,33 +64,31 @@ class DeltaReplica(LakeReplica[DeltaTable]):
         sink = DeltaSink(location, storage_options=dict(target.storage_options or {}))
         super().__init__(source, sink, owner, target.deletes)
         self.location = sink.location
+        self.deletion_vectors = target.deletion_vectors and bool(source.key)
 
-    def newest(self) -> tuple[int | None, dict[str, Any] | None] | None:
-        """Returns the newest version, and the record of the last commit that changed rows."""
+    def newest(self) -> tuple[int | None, int | None, dict[str, Any] | None] | None:
+        """Returns the newest version, and what `last_change` returns for it."""
         try:
             table = self.sink.load()
         except TableNotFoundError:
             return None
         self.check(table.metadata().configuration)
-        last = self._last_commit(table)
-        is_new = not last or last.get("operation") == _CREATION
-        return (None, None) if is_new else (table.version(), last.get(_RECORD))
+        version, record = self.last_change(table)
+        return None if version is None else table.version(), version, record
 
-    def last_record(self, table: DeltaTable) -> dict[str, Any] | None:
-        """Returns the record of the last commit that changed rows."""
-        return self._last_commit(table).get(_RECORD)
-
-    def _last_commit(self, table: DeltaTable) -> dict[str, Any]:
-        """Returns the last commit that is more than maintenance; an empty one if none is found."""
+    def last_change(self, table: DeltaTable) -> tuple[int | None, dict[str, Any] | None]:
+        """Returns the version of the last commit that changed rows, and its record."""
         for commit in self.commits(table):
-            if _RECORD in commit or commit.get("operation") not in _MAINTENANCE:
-                return commit
-        return {}
+            if commit.get("operation") == _CREATION:
+                break
+            if RECORD in commit or commit.get("operation") not in _MAINTENANCE:
+                return commit["version"], commit.get(RECORD)
+        return None, None
 
     def commits(self, table: DeltaTable) -> Iterator[dict[str, Any]]:
-        """Yields what each commit of a table says of itself, the newest first, with its version.
+        """Yields the information of each commit of a table, the newest first, with its version.
 
-        Delta's library reads many before it returns one, and holds Python's lock meanwhile.
+        Delta's library reads many before it returns one, and holds Python's lock during that.
         """
         for version in range(table.version(), -1, -1):
             text = self.sink.storage.read(f"_delta_log/{version:020}.json")
@@ -113,24 +116,56 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
     def __init__(
         self, replica: DeltaReplica, batch: SparkBatch, copied: str, columns: t.StructType
     ) -> None:
-        super().__init__(replica.sink, batch.claim, columns, key=())
+        vectors = replica.deletion_vectors
+        super().__init__(replica.sink, batch.claim, columns, key=(), deletion_vectors=vectors)
         self.replicate(replica, batch, copied)
         self._commits = replica.commits
+        self._keys: list[DataFile] = []
         for field, column in zip(self.fields, columns, strict=True):
             field["metadata"] = column.metadata
 
+    def begin(self) -> DeltaTable:
+        """Finds or creates the table."""
+        table = super().begin()
+        self._by_vectors = bool(self._row_key) and self.deletes_by_vectors(table)
+        return table
+
     def write_copy(self, rows: DataFrame) -> None:
-        """Has tasks write the rows that are to be the whole content."""
+        """Makes tasks write the rows that become the whole content."""
         self.write(self._spark_batch, rows)
+
+    def touched(self, changes: DataFrame) -> DataFrame | None:
+        """Returns the rows that have a key of the changes; without vectors, all rows."""
+        if not self._by_vectors:
+            return super().touched(changes)
+        table, key = self.load(), self._replica.source.key
+        with self.in_tasks(self._spark_batch):
+            keys = write_files(changes.select(*key), self.storage, self.folder)
+            self._keys += keys
+            _, files = searched_files(self.storage, table, key)
+            columns = stored_columns(table)
+            return rows_with_keys(self._spark_batch.spark, self.storage, files, keys, columns)
 
     @contextmanager
     def staged(self, changes: DataFrame) -> Iterator[int]:
-        """Keeps changes in files for the block. Yields how many there are."""
+        """Keeps changes in files during the block. Yields how many there are."""
+        if self._by_vectors:
+            with self.in_tasks(self._spark_batch):
+                self.files, keys = write_changes(
+                    changes, self.storage, self.folder, self._row_key, DELETED
+                )
+            earlier, self._keys = self._keys, keys
+            try:
+                yield sum(file.rows for file in keys)
+            finally:
+                with suppress(StorageFailed):  # They are swept later.
+                    self.storage.remove(file.path for file in (*earlier, *keys))
+            return
         self.write(self._spark_batch, changes if self._row_key else changes.drop(DELETED))
         try:
             yield self.rows
         finally:
-            if self._row_key:  # Else they are those that are published.
+            if self._row_key:  # Otherwise these files are published themselves.
                 self.remove_files()
 
     def check(self, table: DeltaTable) -> list[str]:
@@ -138,34 +173,39 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
         super().check(table)
         if partitions := table.metadata().partition_columns:
             raise InvalidArgument(
-                f"{self._sink.name} is partitioned by {', '.join(partitions)}, which no replica is",
-                "Somebody else wrote it anew. Move it away: the next batch copies the table.",
+                f"{self._sink.name} is partitioned by {', '.join(partitions)}, as no replica is",
+                "Another program recreated it. Move it away: the next batch copies the table.",
             )
         return []
 
     def records(self, state: DeltaTable) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yields the records of a table, the newest first, each with its version."""
         for commit in self._commits(state):
-            if record := commit.get(_RECORD):
+            if record := commit.get(RECORD):
                 yield int(commit["version"]), record
 
     def last_batch(self, state: DeltaTable) -> int | None:
-        """Returns the last batch of this consumer that a state has."""
+        """Returns the last batch of this consumer in a state."""
         return state.transaction_version(self._app_id)
 
     def commit(self, state: DeltaTable) -> bool:
-        """Commits the files, if `state` is the newest version still."""
+        """Commits the files, if `state` is still the newest version."""
         self.check(state)
         if self._lacks_feature(state):
-            # The table's schema may have this type only in a later version than the feature.
+            # The table's schema may only have this type in a version after the feature's.
             state.alter.add_feature(
                 TableFeatures.TimestampWithoutTimezone,
                 allow_protocol_versions_increase=True,
                 commit_properties=CommitProperties(max_commit_retries=0),
             )
             return False
+        if self.changes is not None and self._by_vectors:
+            added = self._replace_rows(state)
+            self.grew_by = added if self._replica.deletes == HARD else None
+            self.version = state.version() + 1
+            return True
         properties = CommitProperties(
-            custom_metadata={_RECORD: self.record},
+            custom_metadata={RECORD: self.record},
             max_commit_retries=0,
             app_transactions=[Transaction(self._app_id, self.batch.batch_id)],
         )
@@ -183,8 +223,18 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
         self.version = newest + 1
         return True
 
+    def _replace_rows(self, state: DeltaTable) -> int:
+        """Commits the changes by deletion vectors. Returns by how many rows the table grows."""
+        if not self.deletes_by_vectors(state):
+            raise StorageFailed(
+                f"the properties of {self._sink.name} were changed while {self.batch} was written",
+                "Run the batch again: it goes by the new ones.",
+            )
+        transactions = {self._app_id: self.batch.batch_id}
+        return self.replace_rows(state, self._row_key, self._keys, self.record, transactions)
+
     def _lacks_feature(self, table: DeltaTable) -> bool:
-        """Whether the source has a timestamp without a zone, and the table may have none."""
+        """Whether the source has a timestamp without a zone that the table may not allow yet."""
         kinds = {type(field.dataType) for field in self._schema}
         features = table.protocol().writer_features or ()
         return t.TimestampNTZType in kinds and "timestampNtz" not in features

@@ -1,33 +1,30 @@
-"""The replicas of each format. Its library is loaded when it is used."""
+"""The replica classes of the formats. A format's library is loaded when it is used."""
 
 from typing import Any
 
+from ...client.replicas.source import SourceTable
 from ...client.session import Session
-from ...client.source_tables import SourceTable
 from .lake import LakeReplica
-from .target import IcebergReplicas, LakeReplicas
-
-
-def owner_of(queue: str, consumer: str) -> str:
-    """Returns how a table of the lake names the consumer of a queue whose replica it is."""
-    return queue if consumer == queue else f"{queue}/{consumer}"
+from .location import IcebergReplicas, LakeReplicas
 
 
 def replica_of(
-    target: LakeReplicas, source: SourceTable, owner: str, session: Session
+    target: LakeReplicas, source: SourceTable, queue: str, consumer: str, session: Session
 ) -> LakeReplica[Any]:
     """Returns the replica of a table.
 
     Args:
         target: where replicas are.
         source: the table.
-        owner: who replicates it, as `owner_of` says.
-        session: of its database.
+        queue: the queue of the table's changes.
+        consumer: the consumer that replicates it.
+        session: a session of the table's database.
 
     Raises:
         InvalidArgument: if the table, or a column, has a name that a replica cannot have.
     """
     target.check(source)
+    owner = queue if consumer == queue else f"{queue}/{consumer}"
     if isinstance(target, IcebergReplicas):
         from .iceberg import IcebergReplica
 

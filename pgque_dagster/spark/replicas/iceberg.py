@@ -1,53 +1,50 @@
-"""A replica of a table as an Iceberg table, whose files are replaced when their rows change.
+"""A replica of a table as an Iceberg table, in which changed rows are deleted by position.
 
-Tasks of Spark find the files that hold a key of the changes, and write their other rows and the new
-rows into new files. One commit removes the old files and adds the new ones, so that readers need no
-files of deletes. If somebody else committed meanwhile, such as a compaction, files are found and
-written anew.
+Spark tasks write the new rows, and find the positions of the rows that have the same keys. One
+commit adds the new files and the lists of positions. With `merge_on_read: false`, tasks replace the
+files that have such rows, so readers need no delete files. If another commit came in between, such
+as a compaction, rows are found again.
 """
 
 import json
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.manifest import DataFile as Entry
-from pyiceberg.table import Table, Transaction
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table import FileScanTask, Table, Transaction
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from ...client.replicas.deletes import HARD
-from ...client.source_tables import SourceTable
+from ...client.replicas.source import SourceTable
 from ..batch import SparkBatch
-from ..cluster.executor_errors import clear_executor_errors
-from ..cluster.lost_lease import cancelled_without_lease
-from ..sinks.iceberg.output import (
-    FILES_SINCE,
+from ..reading.in_tasks import as_types
+from ..sinks.files.data_files import DataFile, write_files
+from ..sinks.files.file_reader import ListedFile, read_table_files
+from ..sinks.files.positions import find_positions, rows_with_keys, write_changes
+from ..sinks.files.storage import StorageFailed
+from ..sinks.iceberg.commit import (
     RECORD,
     IcebergOutput,
-    committed_snapshot,
     entries_of,
     for_one_commit,
     history,
-    name_columns,
+    last_change,
+    properties_with,
     summary_of,
 )
-from ..sinks.iceberg.output import spark_columns as stored_columns
+from ..sinks.iceberg.deletes import unneeded, without, write_deletes
 from ..sinks.iceberg.sink import IcebergSink
-from ..sinks.modes import TARGET_FILE_BYTES
-from .lake import LakeReplica, kinds
-from .output import ReplicaOutput
+from ..sinks.iceberg.snapshot import check_version, commit_snapshot
+from ..sinks.iceberg.table_files import FILES_SINCE, path_in, planned, root_of, searched
+from ..sinks.iceberg.table_files import spark_columns as stored_columns
+from .commit import ReplicaOutput
+from .lake import LakeReplica
+from .location import IcebergReplicas
 from .source import DELETED
-from .target import IcebergReplicas
-from .touched import files_with_keys, rows_of
-
-# The property with the record of the last commit, and the sequence number of its snapshot.
-_LAST = "pgque.last_commit"
-# How many changes one task writes.
-_TASK_ROWS = 1_000_000
+from .stored import kinds
 
 
 class IcebergReplica(LakeReplica[Table]):
@@ -57,16 +54,20 @@ class IcebergReplica(LakeReplica[Table]):
         target: where replicas are.
         source: the table.
         owner: who replicates it.
-        url: the database of the table, which has the catalog.
+        url: the database of the tables, which also has the catalog.
+
+    Attributes:
+        merge_on_read: whether changed rows are deleted by position.
 
     Raises:
-        InvalidArgument: if nothing can open the URL.
+        InvalidArgument: if the URL cannot be opened.
     """
 
     sink: IcebergSink
 
     def __init__(self, target: IcebergReplicas, source: SourceTable, owner: str, url: str) -> None:
         self.location = ".".join(source.path)
+        self.merge_on_read = target.merge_on_read
         self._url = url
         sink = IcebergSink(
             self.location,
@@ -77,35 +78,23 @@ class IcebergReplica(LakeReplica[Table]):
         )
         super().__init__(source, sink, owner, target.deletes)
 
-    def newest(self) -> tuple[int | None, dict[str, Any] | None] | None:
-        """Returns the newest version, and the record of the last commit that changed rows."""
+    def newest(self) -> tuple[int | None, int | None, dict[str, Any] | None] | None:
+        """Returns the newest version, and what `last_change` returns for it."""
         with self.sink.open(self._url) as catalog:
             try:
                 table = catalog.load_table(self.sink.table)
             except NoSuchTableError:
                 return None
         self.check(table.properties)
-        if not self.fits(stored_columns(table)):
-            return None, None
-        return table.metadata.current_snapshot_id, self.last_record(table)
+        fits, newest = self.fits(stored_columns(table)), table.metadata.current_snapshot_id
+        return newest if fits else None, *self.last_change(table)
 
-    def last_record(self, table: Table) -> dict[str, Any] | None:
-        """Returns the record of the last commit that changed rows."""
-        last = json.loads(table.properties.get(_LAST, '{"number": null}'))
-        number, found = last["number"], None
-        for snapshot in history(table):
-            if record := summary_of(snapshot).get(RECORD):
-                return dict(json.loads(record))
-            # Another engine's compaction changes no row.
-            if snapshot.summary is None or snapshot.summary.operation != Operation.REPLACE:
-                return None
-            # Ours may have expired since: then this one is the first that came after it.
-            is_next = number is not None and snapshot.sequence_number == number + 1
-            found = last.get("record") if is_next else None
-        return found
+    def last_change(self, table: Table) -> tuple[int | None, dict[str, Any] | None]:
+        """Returns the snapshot of the last commit that changed rows, and its record."""
+        return last_change(table)
 
     def columns(self, stored: Iterable[t.StructField] = ()) -> t.StructType:
-        """Returns the columns of the replica, as Iceberg has them, which knows no smallint."""
+        """Returns the replica's columns for Iceberg, which has no smallint."""
         return t.StructType(
             [
                 t.StructField(x.name, t.IntegerType(), metadata=x.metadata)
@@ -131,25 +120,50 @@ class IcebergReplica(LakeReplica[Table]):
 class _Output(ReplicaOutput[Table], IcebergOutput):
     """The files of an attempt, to be published in a replica."""
 
-    _changes: DataFrame | None = None
+    _replica: IcebergReplica
+    # The keys of the changes, in files; None for a copy.
+    _keys: Sequence[DataFile] | None = None
+    # What was written for the state on which a commit was tried last.
+    _for_state: Sequence[str] = ()
 
     def write_copy(self, rows: DataFrame) -> None:
-        """Has tasks write the rows that are to be the whole content."""
-        self.write(self._spark_batch, rows.select(*self._cast()))
+        """Makes tasks write the rows that become the whole content."""
+        self.write(self._spark_batch, as_types(rows, self._schema))
+
+    def touched(self, changes: DataFrame) -> DataFrame | None:
+        """Returns the rows that have a key of the changes."""
+        batch, state = self._spark_batch, self.load()
+        with self.in_tasks(batch):
+            key = t.StructType([self._schema[name] for name in self._replica.source.key])
+            self._keys = write_files(as_types(changes, key), self.storage, self.folder)
+            listed, columns = searched(state, planned(state)), stored_columns(state)
+            return rows_with_keys(batch.spark, self.storage, listed, self._keys, columns)
 
     @contextmanager
     def staged(self, changes: DataFrame) -> Iterator[int]:
-        """Keeps changes in executors for the block. Yields how many there are."""
-        self._changes = kept = changes.select(*self._cast(), DELETED).cache()
+        """Makes tasks write the new rows and the keys. Yields how many changes there are."""
+        columns = t.StructType([*self._schema, t.StructField(DELETED, t.BooleanType())])
+        changes = as_types(changes, columns)
+        old_keys, self._keys = self._keys or (), []
+        if not self._row_key:
+            self.write(self._spark_batch, changes.drop(DELETED))
+            yield self.rows
+            return
+        with self.in_tasks(self._spark_batch):
+            self.files, self._keys = write_changes(
+                changes, self.storage, self.folder, self._row_key, DELETED, self.arrow
+            )
         try:
-            with (
-                cancelled_without_lease(self._spark_batch.spark, self._claim),
-                clear_executor_errors(),
-            ):
-                count = kept.count()
-            yield count
+            yield sum(file.rows for file in self._keys)
         finally:
-            kept.unpersist()
+            with suppress(StorageFailed):
+                self.storage.remove(file.path for file in (*old_keys, *self._keys))
+
+    def remove_files(self) -> None:
+        """Removes files that nobody will read."""
+        super().remove_files()
+        with suppress(StorageFailed):
+            self.storage.remove(self._for_state)
 
     def records(self, state: Table) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yields the records of a table, the newest first, each with its version."""
@@ -158,62 +172,66 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
                 yield snapshot.snapshot_id, json.loads(record)
 
     def last_batch(self, state: Table) -> int | None:
-        """Returns the last batch of this consumer that a state has."""
+        """Returns the last batch of this consumer in a state."""
         mine = (x["batch_id"] for _, x in self.records(state) if x["app_id"] == self._app_id)
         return next(mine, None)
 
     def check(self, table: Table) -> list[str]:
-        """Refuses a table that is not this replica, or has rules that it does not keep."""
+        """Refuses a table that is not this replica, or has rules that it does not follow."""
         super().check(table)
+        check_version(table)
         self.check_rules(table)
         return []
 
     def commit(self, state: Table) -> bool:
-        """Commits the files, if `state` is the newest version still."""
+        """Commits the files, if `state` is still the newest version."""
         for_one_commit(state)
         self.check(state)
-        files = [task.file for task in state.scan().plan_files()]
-        if self._changes is not None:
-            files = self._write_merged(state, files, self._changes)
-        change = state.transaction()
-        if self._changes is None:
-            self._fit_columns(change, state)
-        name_columns(change)
-        record = {RECORD: json.dumps(self.record)}
-        with change.update_snapshot(snapshot_properties=record).overwrite() as overwrite:
-            for old in files:
-                overwrite.delete_data_file(old)
-            for new in entries_of(change, state.location(), self.files):
-                overwrite.append_data_file(new)
-        if newest := change.table_metadata.snapshot_by_name("main"):
-            last = {"number": newest.sequence_number, "record": self.record}
-            change.set_properties({_LAST: json.dumps(last)})
-        self.version = committed_snapshot(change)
-        if self._replica.deletes == HARD:
-            self.grew_by = self.rows - sum(old.record_count for old in files)
+        tasks, change = planned(state), state.transaction()
+        if self._keys is None:
+            self.fit_columns(change, state)
+            gone = {task.file.file_path for task in tasks}
+            files, deletes = self.files, list[Entry]()
+        else:
+            files, deletes, gone = self._delete(state, tasks, self._keys)
+        self.check_ids(change)
+        change.set_properties(properties_with(self.record, state.metadata))
+        wanted = change.table_metadata
+        self.version = commit_snapshot(
+            state,
+            wanted,
+            added=[*entries_of(wanted, files), *deletes],
+            gone=gone | unneeded(tasks, gone),
+            summary={RECORD: json.dumps(self.record)},
+        )
         return True
 
-    def _write_merged(self, state: Table, files: list[Entry], changes: DataFrame) -> list[Entry]:
-        """Has tasks write what replaces the files that hold a key. Returns these files."""
-        # Of an attempt on an older state.
-        self.remove_files()
-        spark, batch = self._spark_batch.spark, self._spark_batch
-        files = files if self._row_key else []
-        with cancelled_without_lease(spark, self._claim):
-            old = files_with_keys(spark, state, self.storage, files, changes, self._row_key)
-        rows = changes.where(f"not `{DELETED}`").drop(DELETED)
-        if old:
-            kept, key = rows_of(spark, state, self.storage, old), list(self._row_key)
-            kept = kept.join(changes.select(key), key, "left_anti")
-            # It may have columns that the source has no longer.
-            rows = kept.unionByName(rows, allowMissingColumns=True)
-        size = sum(file.file_size_in_bytes for file in old)
-        tasks = 1 + size // TARGET_FILE_BYTES + (self.changes or 0) // _TASK_ROWS
-        self.write(batch, rows.coalesce(tasks))
-        return old
+    def _delete(
+        self, state: Table, tasks: list[FileScanTask], keys: Sequence[DataFile]
+    ) -> tuple[list[DataFile], list[Entry], set[str]]:
+        """Deletes the rows with the keys. Returns new files, new deletes, and files to remove."""
+        with suppress(StorageFailed):
+            self.storage.remove(self._for_state)
+        batch, listed, root = self._spark_batch, searched(state, tasks), root_of(state)
+        with self.in_tasks(batch):
+            found = find_positions(batch.spark, self.storage, listed, keys)
+        if self._replica.deletes == HARD:
+            self.grew_by = self.rows - sum(map(len, found.values()))
+        if self._replica.merge_on_read or not found:
+            deletes, gone = write_deletes(self.storage, root, self.folder, found, tasks)
+            self._for_state = [path_in(state, file.file_path) for file in deletes]
+            return self.files, deletes, gone
+        touched = [without(x, root, found[x.path]) for x in listed if x.path in found]
+        new = [ListedFile(file.path, file.size) for file in self.files]
+        columns = stored_columns(state)
+        rows = read_table_files(batch.spark, self.storage, [*touched, *new], columns)
+        with self.in_tasks(batch):
+            files = write_files(rows, self.storage, self.folder, arrow=self.arrow)
+        self._for_state = [file.path for file in files]
+        return files, [], {root + path for path in found}
 
-    def _fit_columns(self, change: Transaction, state: Table) -> None:
-        """Gives the table the columns of the source, as all of its files are replaced."""
+    def fit_columns(self, change: Transaction, state: Table) -> None:
+        """Gives the table the columns of the source, because all of its files are replaced."""
         wanted, found = kinds(self._schema), kinds(stored_columns(state))
         odd = [name for name, kind in found.items() if wanted.get(name) != kind]
         with change.update_schema(allow_incompatible_changes=True) as update:
@@ -223,6 +241,3 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
             update.union_by_name(self._columns)
         if wanted != found:
             change.set_properties({FILES_SINCE: str(change.table_metadata.current_schema_id)})
-
-    def _cast(self) -> list[Any]:
-        return [f.col(f"`{x.name}`").cast(x.dataType).alias(x.name) for x in self._schema]

@@ -1,4 +1,4 @@
-"""Says which value of a table its replica in the lake cannot hold, without showing it."""
+"""Reports which value of a table its lake replica cannot hold, without showing the value."""
 
 import json
 import re
@@ -7,16 +7,16 @@ from typing import Any
 import pyarrow as pa
 
 from ...client.errors import MalformedPayload
-from ...client.source_tables import SourceTable
+from ...client.replicas.source import SourceTable
 
-# The column in a reason of msgspec.
+# Finds the column in a reason from msgspec.
 _COLUMN = re.compile(r" - at `\$\.(.+)`$")
 _NO_NUMBER = re.compile(r"-?infinity|nan", re.IGNORECASE)
 _FAR_TIME = re.compile(r"\d{5,}-.*|.* BC")
 _WAY_OUT = (
-    "Change the row, and the next attempt applies it. Or have the column be text, by unstorable: "
+    "Change the row, and the next attempt applies it. Or store the column as text, by unstorable: "
     "{%s: text} beside source, or leave it out by exclude: then the table is copied again, at once "
-    "by the job that repairs."
+    "if you run the job that repairs."
 )
 
 

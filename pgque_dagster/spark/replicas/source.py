@@ -1,31 +1,24 @@
-"""A captured table as the source of a replica: its columns, its changes, its rows in a snapshot.
-
-A row is read as the JSON that the table's events have, and parsed by the same reader. So a row that
-was copied and a row that an event brought cannot differ.
-"""
+"""A captured table as the source of a replica: its columns and its changes."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
-from psycopg import sql
-from pyspark.sql import Column, DataFrame, SparkSession
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.window import Window
 
-from ...client.captured_tables import COPY, REQUEST, copy_request
-from ...client.operation import Call
 from ...client.replicas.deletes import SOFT, Deletes
-from ...client.replicas.snapshot import Snapshot, print_settings, row_queries
-from ...client.session import Session
-from ...client.source_tables import SourceTable
-from ...client.table_spec import LIST
-from ..address import DatabaseAddress
+from ...client.replicas.source import SourceTable
+from ...client.replicas.spec import LIST
 from ..payload.changes import EVENT_COLUMNS, ChangeFormat
-from ..payload.parsing import parse_events
-from ..reading.arrow import arrow_schema
-from ..reading.table import SIZE, read_queries, row_ranges
+from ..payload.parsing import EventParsing, parse_events
+from ..reading.arrow import nullable
+from ..reading.in_tasks import map_in_tasks
+from ..sinks.files.positions import comparable
 from .misfit import misfit_error
 
 _SIMPLE = {
@@ -40,31 +33,11 @@ _SIMPLE = {
 }
 _NUMERIC = re.compile(r"numeric\((\d+),(\d+)\)")
 _TIMESTAMP = re.compile(r"timestamp(?:\(\d\))? (with|without) time zone")
-# Whether a row was deleted. It stands beside the columns of the table.
+# Whether a row was deleted. It is added to the table's columns.
 DELETED = "__pgque_deleted"
-# The columns of events from which changes are read.
-CHANGE_COLUMNS = (*EVENT_COLUMNS, "ev_txid", "ev_retry")
-# A decimal of Spark and of Arrow has at most so many digits.
+_ID = "id"
+# The maximum number of digits in a decimal of Spark and Arrow.
 _DIGITS = 38
-
-
-def is_after(transactions: str) -> Column:
-    """Returns the condition that an event is not in a snapshot: its transaction ended later.
-
-    Args:
-        transactions: the snapshot, as `pg_snapshot` prints it: `xmin:xmax:in progress`.
-    """
-    _, xmax, running = transactions.split(":")
-    later = f.col("ev_txid") >= int(xmax)
-    in_progress = [int(each) for each in running.split(",") if each]
-    return later | f.col("ev_txid").isin(in_progress) if in_progress else later
-
-
-def is_for(consumer: str) -> Column:
-    """Returns the condition that an event does not have another consumer copy a table."""
-    data = f.col("ev_data")
-    is_request = (f.col("ev_type") == COPY) & data.startswith(REQUEST)
-    return ~is_request | (data == copy_request(consumer))
 
 
 def spark_columns(source: SourceTable) -> t.StructType:
@@ -77,7 +50,7 @@ def spark_columns(source: SourceTable) -> t.StructType:
                 if column.name in source.spec.unstorable
                 else _spark_type(
                     column.data_type,
-                    # Keys are compared, which engines do not do with lists alike.
+                    # Keys are compared, and engines compare lists differently.
                     as_lists=source.spec.arrays == LIST and column.name not in source.key,
                 ),
                 metadata={"comment": column.comment} if column.comment else {},
@@ -88,9 +61,9 @@ def spark_columns(source: SourceTable) -> t.StructType:
 
 
 def as_compared(value: Column, kind: t.DataType) -> Column:
-    """Returns what is compared of a value: of a float its text, since Spark takes -0 for 0.
+    """Returns what is compared of a value: for a float its text, because Spark equates -0 and 0.
 
-    Of a list, it is each element and whether it is null, since Spark's hash passes over nulls.
+    For a list, it is each element and whether it is null, because Spark's hash ignores nulls.
     """
     if isinstance(kind, t.ArrayType):
         element = kind.elementType
@@ -98,18 +71,22 @@ def as_compared(value: Column, kind: t.DataType) -> Column:
     return value.cast("string") if isinstance(kind, t.FloatType | t.DoubleType) else value
 
 
-def net_changes(events: DataFrame, source: SourceTable) -> DataFrame:
-    """Returns what the events of a table come to: for each key the last row, or that it is gone.
+def net_changes(events: DataFrame, source: SourceTable, in_one_task: bool = False) -> DataFrame:
+    """Returns the result of a table's events: for each key the last row, or that it is gone.
 
     Args:
         events: inserts, updates and deletes of this table, with `EVENT_COLUMNS`.
         source: the table.
+        in_one_task: whether one task reads all events, so that no other can have the same key.
 
     Returns:
-        The table's columns and `DELETED`, with one row for each key; a deleted one is as it was
-        when it was deleted. Spark raises an error whose cause is `MalformedPayload` if an event
-        does not fit the table.
+        The table's columns and `DELETED`, with one row for each key; a deleted row has its last
+        values. Spark raises an error whose cause is `MalformedPayload` if an event does not fit
+        the table.
     """
+    if in_one_task:
+        rows = _LastRows(source)
+        return _masked(map_in_tasks(events, rows.of, rows.schema), source)
     parsed = _parsed(events, source, keep=("ev_id",))
     if not source.key:  # Each is an insert.
         return _masked(parsed.select("row.*", f.lit(False).alias(DELETED)), source)
@@ -122,10 +99,10 @@ def net_changes(events: DataFrame, source: SourceTable) -> DataFrame:
 
 
 def late_changes(events: DataFrame, source: SourceTable, deletes: Deletes) -> DataFrame:
-    """Returns what `net_changes` does, of events that a table missed because one does not fit it.
+    """Returns what `net_changes` does, for events that a table missed because one does not fit.
 
-    Only the last event of each key has to fit, and a delete of it only where its row is kept. It
-    reads all keys before, which `net_changes` saves.
+    Only the last event of each key has to fit, and if it is a delete, only where its row is
+    kept. It reads all keys first, which `net_changes` avoids.
     """
     if not source.key:
         return net_changes(events, source)
@@ -143,51 +120,66 @@ def late_changes(events: DataFrame, source: SourceTable, deletes: Deletes) -> Da
     return there.unionByName(gone, allowMissingColumns=True)
 
 
-def rows_at(
-    spark: SparkSession,
-    session: Session,
-    address: DatabaseAddress,
-    source: SourceTable,
-    snapshot: Snapshot,
-) -> DataFrame:
-    """Returns a table's rows in a snapshot, which tasks read when the frame is computed.
+class _LastRows:
+    """Finds the last row of each key among all events of a table. It is sent to a task.
 
     Args:
-        spark: the session.
-        session: of the table's database.
-        address: how executors find the database.
         source: the table.
-        snapshot: the snapshot, which must be held until the frame is computed.
+
+    Attributes:
+        schema: the table's columns and `DELETED`.
     """
-    size = session.run(Call(SIZE, (source.name,), lambda rows: rows[0][0]))
-    name = sql.Literal(source.name).as_string(None)
-    queries = [
-        f"select 0::bigint as ev_id, 'insert' as ev_type, ev_data, {name} as ev_extra1 "
-        f"from ({query}) pgque_copied"
-        for query in row_queries(session, source, row_ranges(size))
-    ]
-    schema = arrow_schema(EVENT_COLUMNS)
-    settings = print_settings(session)
-    events = read_queries(spark, address, source.name, queries, schema, snapshot.id, settings)
-    return _masked(_parsed(events, source).select("row.*"), source)
+
+    def __init__(self, source: SourceTable) -> None:
+        columns = spark_columns(source)
+        self.schema = t.StructType([*nullable(columns), t.StructField(DELETED, t.BooleanType())])
+        self._has_key = bool(source.key)
+        self._parsing = EventParsing(
+            _change_format(source), ("ev_id",), partial(misfit_error, source=source)
+        )
+
+    def of(self, events: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yields the last rows."""
+        needed = (batch.select(self._parsing.needed) for batch in events)
+        parsed = list(self._parsing.batches(needed, fails=True))
+        if not parsed:
+            return
+        found = pa.Table.from_batches(parsed).combine_chunks()
+        if self._has_key:
+            ids, keys = found["ev_id"], found[self._parsing.place("key")].combine_chunks().flatten()
+            by_key = pa.table([ids, *keys], [_ID, *map(str, range(len(keys)))])
+            by_key = comparable(by_key)
+            last = by_key.group_by(by_key.schema.names[1:], use_threads=False)
+            last = last.aggregate([(_ID, "max")])[f"{_ID}_max"]
+            found = found.filter(pc.is_in(ids, value_set=last))
+        for batch in found.to_batches():
+            rows = batch[self._parsing.place("row")].flatten()
+            is_deleted = pc.equal(batch[self._parsing.place("operation")], "delete")
+            yield pa.RecordBatch.from_arrays([*rows, is_deleted], names=self.schema.names)
 
 
 def _masked(rows: DataFrame, source: SourceTable) -> DataFrame:
-    """Puts hashes in place of the values of masked columns, which are read as text."""
+    """Replaces the values of masked columns, which are read as text, with hashes."""
+    if not source.spec.mask:
+        return rows
     return rows.withColumns({name: f.sha2(f"`{name}`", 256) for name in source.spec.mask})
 
 
 def _parsed(events: DataFrame, source: SourceTable, keep: Sequence[str] = ()) -> DataFrame:
-    form = ChangeFormat(spark_columns(source), source.key or None, "malformed")
-    return parse_events(events, form, keep=keep, error=partial(misfit_error, source=source))
+    error = partial(misfit_error, source=source)
+    return parse_events(events, _change_format(source), keep=keep, error=error)
+
+
+def _change_format(source: SourceTable) -> ChangeFormat:
+    return ChangeFormat(spark_columns(source), source.key or None, "malformed")
 
 
 def _spark_type(kind: str, *, as_lists: bool = False) -> t.DataType:
-    """Returns the type in which Spark holds each value of a type of PostgreSQL; else text."""
+    """Returns the Spark type that can hold each value of a PostgreSQL type, or text."""
     # The text of an array of boxes has other delimiters.
     if as_lists and kind.endswith("[]") and kind != "box[]":
         element = _spark_type(kind.removesuffix("[]"))
-        # Iceberg knows no smallint.
+        # Iceberg has no smallint.
         return t.ArrayType(t.IntegerType() if element == t.ShortType() else element)
     if simple := _SIMPLE.get(kind):
         return simple

@@ -1,37 +1,39 @@
 """Compares a replica with its table at one tick.
 
 A tick is made with the snapshot of a transaction, and the table's rows are read in this snapshot,
-without a lock. The replica has the changes up to an earlier tick; those between the two are applied
-to its rows here, and then both must have the same rows.
+without a lock. The replica has the changes up to an earlier tick; the changes between the two are
+applied to its rows here, and then both must have the same rows.
 """
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from ...client.errors import MalformedPayload
-from ...client.plans import tick_range_plan
+from ...client.operation import Call
+from ...client.plans import of_table, tick_range_plan, where
+from ...client.replicas.key_parts import KeyPart
 from ...client.replicas.snapshot import Snapshot
+from ...client.replicas.source import SourceTable
+from ...client.replicas.spec import TableSpec
 from ...client.replicas.standing import find_standings
-from ...client.replicas.verification import (
+from ...client.replicas.verify import (
     ALTERED,
     REPLICA_GONE,
     Verification,
     last_acked_tick,
 )
 from ...client.session import Session
-from ...client.source_tables import SourceTable
-from ...client.table_spec import TableSpec
 from ..address import DatabaseAddress
 from ..cluster.executor_errors import clear_executor_errors
 from ..options import DEFAULT_SLICES
 from ..reading import arrow
+from ..reading.table import SIZE, row_ranges
 from .compare import compare
-from .formats import owner_of, replica_of
-from .source import CHANGE_COLUMNS, DELETED, is_after, is_for, net_changes, rows_at
-from .target import LakeReplicas
-
-# Of the changes that wait, which are few compared with the table.
-_PARTITIONS = 1
+from .events import CHANGE_COLUMNS, is_after, is_for, kinds
+from .formats import replica_of
+from .location import LakeReplicas
+from .rows import rows_at
+from .source import DELETED, net_changes
 
 
 def verify(
@@ -42,56 +44,64 @@ def verify(
     table: str | TableSpec,
     target: LakeReplicas,
     address: DatabaseAddress,
+    part: KeyPart | None = None,
 ) -> Verification:
     """Compares a replica with its table at a new tick.
 
     Args:
         spark: the Spark session.
-        session: of the table's database.
+        session: a session of the table's database.
         queue: the queue of the table's changes.
         consumer: the consumer that replicates it.
-        table: the table's name, or what of it is replicated.
+        table: the table's name, or its spec.
         target: where the replica is.
         address: how executors find the database.
+        part: the part of the table that is compared; None for all rows.
 
     Raises:
-        InvalidArgument: if the table or the replica is not there.
-        TransactionOutdated: if no tick could be made beside others.
+        InvalidArgument: if the table or the replica does not exist.
+        TransactionOutdated: if other tickers were faster each time.
     """
     standing = find_standings(session, queue, consumer).of(table)
     source = standing.source
     if why_not := standing.why_unknown or standing.apart:
         return Verification(source.name, None, None, why_not=why_not)
     acked = last_acked_tick(session, queue, consumer)
-    replica = replica_of(target, source, owner_of(queue, consumer), session)
+    replica = replica_of(target, source, queue, consumer, session)
     state = replica.state()
     if state is None:
         return Verification(source.name, acked, None, why_not=REPLICA_GONE)
     from_tick = max(acked, state.tick_id)
     with Snapshot.of_tick(session.url, queue) as (tick_id, snapshot):
         plan = session.run(tick_range_plan(queue, from_tick, tick_id, DEFAULT_SLICES))
-        events = (
-            arrow.read_slices(spark, address, plan.slices, CHANGE_COLUMNS)
-            .where(f.col("ev_extra1") == source.name)
-            .where(is_after(state.copied) & is_for(consumer))
-            .coalesce(_PARTITIONS)
-            .cache()
-        )
+        slices = where(of_table(plan.slices, source.name), is_for(consumer))
+        slices = where(slices, is_after(state.copied))
+        if why := standing.why_copied(kinds(session, slices).get(source.name, set())):
+            return Verification(source.name, tick_id, state.version, why_not=why)
+        events = arrow.read_slices(spark, address, slices, CHANGE_COLUMNS)
         try:
-            kinds = {row.ev_type for row in events.select("ev_type").distinct().collect()}
-            if why := standing.why_copied(kinds):
-                return Verification(source.name, tick_id, state.version, why_not=why)
             stored = _with_changes(replica.live_rows(spark, state.version), events, source)
-            rows = rows_at(spark, session, address, source, snapshot)
+            parts = None
+            if part is not None:
+                size = session.run(Call(SIZE, (source.name,), lambda rows: rows[0][0]))
+                rows_of = part.rows_of(source.name)
+                parts = [f"{rows_of}{x.replace(' where ', ' and ')}" for x in row_ranges(size)]
+                stored = stored.where(_is_in(part))
+            rows = rows_at(spark, session, address, source, snapshot, parts)
             with clear_executor_errors():
                 count, differences, examples = compare(rows, stored, source)
         except MalformedPayload as error:
             return Verification(source.name, tick_id, state.version, why_not=str(error))
-        finally:
-            events.unpersist()
         if standing.has_changed(session):
             return Verification(source.name, tick_id, state.version, why_not=ALTERED)
     return Verification(source.name, tick_id, state.version, count, differences, examples)
+
+
+def _is_in(part: KeyPart) -> Column:
+    """Returns the condition that `KeyPart.condition` is in SQL."""
+    text = f.concat_ws(",", *(f.col(f"`{name}`").cast("string") for name in part.columns))
+    digits = f.conv(f.substring(f.md5(text), 1, 8), 16, 10)
+    return digits.cast("long") % part.of == part.number - 1
 
 
 def _with_changes(replica: DataFrame, events: DataFrame, source: SourceTable) -> DataFrame:

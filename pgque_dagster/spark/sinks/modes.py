@@ -1,4 +1,4 @@
-"""How batches get into tables. Apart from the sinks, which load Arrow."""
+"""How batches get into tables. Separate from the sinks, which load Arrow."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from ...client import InvalidArgument
 from ...client.read_batch import ReadBatch
 
 BATCH_ID = "batch_id"
-# The size of the files into which small ones are united.
+# The size of the files into which small ones are compacted.
 TARGET_FILE_BYTES = 128 * 2**20
 
 DeltaMode = Literal["append", "upsert"]
@@ -20,21 +20,27 @@ SchemaEvolution = Literal["fail", "add_columns"]
 
 @dataclass(frozen=True)
 class Maintained:
-    """What the maintenance of a table did.
+    """The result of a table's maintenance.
 
     Attributes:
         replaced: how many small files were replaced.
         by: how many files took their place.
         deleted: the paths of other files that were deleted, relative to the table.
+        files: how many data files the table has now.
+        rows: how many rows they have, including deleted ones.
+        deleted_rows: how many rows are deleted, by deletion vectors or by position.
     """
 
     replaced: int
     by: int
     deleted: Sequence[str]
+    files: int
+    rows: int
+    deleted_rows: int
 
 
 def check_directory(location: str) -> None:
-    """Refuses the URL of an object store for a table of plain Parquet, by `InvalidArgument`."""
+    """Raises `InvalidArgument` for a plain Parquet table at the URL of an object store."""
     if _OBJECT_STORE.match(location):
         raise InvalidArgument(
             f"{location.partition('?')[0]} is in an object store, where plain Parquet files show "
@@ -55,7 +61,7 @@ def check_mode(
     All modes but the first one need a key.
 
     Raises:
-        InvalidArgument: in these cases, and if the key is a text instead of a list.
+        InvalidArgument: in these cases, and if the key is a string instead of a list.
     """
     if isinstance(key, str):
         raise InvalidArgument(
@@ -73,7 +79,7 @@ def check_mode(
 
 
 def refuse_window(claim: ReadBatch, target: str) -> None:
-    """Refuses a window, by `InvalidArgument`, where its earlier output cannot be told apart."""
+    """Raises `InvalidArgument` for a window if its earlier output cannot be identified."""
     if claim.is_window:
         raise InvalidArgument(
             f"{target} cannot replace the rows of a window when it is materialized again",
@@ -82,7 +88,7 @@ def refuse_window(claim: ReadBatch, target: str) -> None:
 
 
 def check_retention(age: timedelta) -> None:
-    """Refuses to remove files that may be of attempts under way, by `InvalidArgument`."""
+    """Raises `InvalidArgument` for a retention that may remove files of running attempts."""
     if age < timedelta(days=1):
         raise InvalidArgument(
             f"a retention of {age} may remove files of attempts that are under way",

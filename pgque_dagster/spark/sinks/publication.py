@@ -1,35 +1,30 @@
-"""Publishes the output of a batch in one atomic step that a stale attempt cannot take.
+"""Publishes the output of a claim in one atomic step that fails for a stale attempt.
 
-All sinks that store files or tables outside the queue's database do this. An attempt at a batch
-has a lease with an epoch. Each later claim of the batch has a higher epoch, and only the highest
-one can ack. An attempt first stores its files under names that no other attempt uses, where no
-reader looks. Then `publish` takes these steps:
+All sinks that store files or tables outside the queue's database do this. A claim is a batch, a
+window of time, or several of them, one of each shard (`client/sharded_claim.py`). A table records
+which attempt has stored which member of a claim, with its rows. An attempt first stores its files
+under names that no other attempt uses, where no reader looks. Then `publish` takes these steps:
 
-1. It reads the newest state of the table, and which attempt at this batch is published in it.
-2. The database renews the lease. It refuses if a later claim was committed.
-3. In one atomic step, the files are published in place of what is published of the batch. The step
-   fails if the state that was read in step 1 is not the newest one any more. Then all steps are
-   repeated.
+1. It reads the newest state of the table, and which attempts are recorded in it for its members.
+2. The databases renew the leases of all members. One refuses if a later claim was committed. Then
+   the attempt is refused if a recorded one has a higher epoch, or its own, or if it is final.
+3. In one atomic step, the files are published, with the record, in place of what the recorded
+   attempt published. The step fails if the state that was read in step 1 is not the newest one any
+   more. Then all steps are repeated.
 
-A stale attempt S cannot change what a later attempt L published. The last renewal of S succeeded,
-so it came before L's claim, and S had read the state before that. L published after its claim. So
-if S takes step 3 after L published, the state that S read is not the newest one, and the step
-fails. If S takes step 3 before that, then L reads what S published, or L's own step 3 fails and is
-repeated: in both cases L replaces it.
+Take a stale attempt S and a later attempt L with a member in common.
 
-A window of time (`client/window.py`) is a batch without a lease. Step 2 refuses nobody then, but
-each attempt has a higher epoch than those before it. After the step of S failed, S reads what L
-published, and is refused because of its lower epoch.
-
-A window over several shards has the highest epoch of its members. This is lower than that of an
-earlier attempt only if a shard was removed meanwhile, and then it is refused.
-
-A vector (`client/vector.py`) has a lease on each member, and its publication is final, because
-after the first ack it cannot be computed again. The table records which vector has which batch.
-Step 2 renews all leases, and an attempt is refused if step 1 finds one of its members published by
-another one. Take a stale attempt S and a later one L that claims a member of S. If S takes step 3
-before L does, L's step fails, or L has read what S published: L is refused, and whoever claims that
-member next acks it, with the failures that S has recorded. If L is first, the step of S fails.
+- S cannot change what L published. The last renewal of S succeeded, so it came before L's claim,
+  and S had read the state before that. L published after its claim. So if S takes step 3 after L
+  published, the state that S read is not the newest one, and the step fails.
+- If S takes step 3 before that, L reads what S published, or L's own step 3 fails and is repeated.
+  Then L replaces it, if all of it is of L's batch.
+- What a vector published is final, because after the first ack it cannot be computed again. So L is
+  refused, and the next run that claims that member acks it, with the failures that S has recorded.
+- A window has no lease, so step 2 refuses nobody because of one, but each attempt has a higher
+  epoch than all before it. After S's step fails, S reads what L published and is refused. A window
+  over shards has a lower epoch than an earlier attempt only if a shard was removed in between, and
+  then it is refused.
 
 So nothing depends on a process noticing in time that it is stale, and files that were never
 published are never read.
@@ -38,41 +33,10 @@ published are never read.
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from ...client import InvalidArgument, installation
+from ...client import InvalidArgument
 from ...client.read_batch import ReadBatch
-from ...client.sharded import ShardedClaim
-from ...client.vector import Vector
 
 State = TypeVar("State")
-
-# In place of the incarnation, in tables of several shards.
-SHARDS = "shards"
-
-
-@dataclass(frozen=True)
-class BatchIdentity:
-    """The name of a batch that no other batch has."""
-
-    incarnation: str
-    queue: str
-    consumer: str
-    batch_id: int
-
-    @classmethod
-    def of(cls, claim: ReadBatch) -> "BatchIdentity":
-        """Returns the identity of a claimed batch, or of a claim of several shards."""
-        if isinstance(claim, ShardedClaim):
-            return cls(SHARDS, claim.queue, claim.consumer, claim.batch_id)
-        incarnation = str(claim.session.run(installation.incarnation()))
-        return cls(incarnation, claim.queue, claim.consumer, claim.batch_id)
-
-    @property
-    def record(self) -> str:
-        """The name as tables record it."""
-        return f"{self.incarnation}/{self.queue}/{self.consumer}/{self.batch_id}"
-
-    def __str__(self) -> str:
-        return f"batch {self.batch_id} of {self.queue}/{self.consumer}"
 
 
 @dataclass(frozen=True)
@@ -92,17 +56,17 @@ class Output(Protocol[State]):
         """Returns the newest state of the table."""
 
     def published(self, state: State) -> WriteAttempt | None:
-        """Returns the attempt at this batch whose output is published in a state."""
+        """Returns the attempt at this claim, or one of its members, that a state has published."""
 
     def replace(self, state: State) -> bool:
-        """Publishes the output in place of what `state` has of the batch, in one atomic step.
+        """Publishes the output, replacing what `state` has of the batch, in one atomic step.
 
-        Returns False if `state` is not the newest any more. Nothing is published then.
+        Returns False if `state` is no longer the newest. Then nothing is published.
         """
 
 
 def publish(claim: ReadBatch, output: Output[State]) -> None:
-    """Publishes the output of an attempt, in place of what earlier attempts at the batch published.
+    """Publishes an attempt's output, replacing what earlier attempts at the batch published.
 
     Raises:
         MalformedPayload: if the batch has more malformed events than may be set aside. Nothing is
@@ -121,8 +85,8 @@ def publish(claim: ReadBatch, output: Output[State]) -> None:
             return
 
 
-def stored_meanwhile(claim: Vector) -> InvalidArgument:
-    """Returns the error for a vector of which another run has stored a member."""
+def stored_meanwhile(claim: ReadBatch) -> InvalidArgument:
+    """Returns the error for a vector if another run has stored one of its members."""
     return InvalidArgument(
         f"another run has stored a batch of {', '.join(claim.members)} meanwhile",
         "Nothing to do: later runs ack that batch, and store the others.",
@@ -140,12 +104,12 @@ def check_claim(claim: ReadBatch, earlier: WriteAttempt | None) -> None:
 
     Raises:
         LeaseLost: if another owner took the batch over.
-        BatchNotOpen: if the batch was acked meanwhile.
+        BatchNotOpen: if the batch was acked in between.
         InvalidArgument: if `earlier` has the epoch of this claim or a higher one; or, for a vector,
             if one of its members is published.
     """
     claim.renew()
-    if isinstance(claim, Vector) and earlier is not None:
+    if claim.is_final and earlier is not None:
         raise stored_meanwhile(claim)
     if earlier is not None and earlier.epoch >= claim.lease.epoch:
         raise InvalidArgument(

@@ -1,36 +1,44 @@
-"""What is compared before rows get into a table: whose batches it has, and its columns."""
+"""The checks before rows get into a table: whose batches it has, and its columns."""
 
 from pyspark.sql.types import StructType
 
 from ...client import InvalidArgument
+from ...client.sharded_claim import SHARDS
 from .modes import SchemaEvolution
-from .publication import SHARDS
 
 
 def check_incarnation(table: str, found: str | None, own: str, database: str, adopt: str) -> None:
-    """Refuses a table of another incarnation, whose ids of batches mean others, or of none.
+    """Refuses a table of another incarnation, whose batch ids mean other batches, or of none.
 
-    Also one of a queue over several databases.
+    A table for several databases also refuses the batches of one, and the reverse.
 
     Args:
         table: its name for errors.
         found: the incarnation that is recorded in the table, or None.
-        own: the incarnation of the database.
+        own: the incarnation of the database, or `SHARDS` of several.
         database: its name.
         adopt: how to record this incarnation.
 
     Raises:
         InvalidArgument: with what to do.
     """
+    if own == SHARDS != found:
+        raise InvalidArgument(
+            f"{table} was not created for a queue over several databases",
+            "Store into another table (for assets, by another base_dir, namespace or key). If the "
+            "consumer has an open batch, first finish it with the definition of one database, "
+            "which may have stored it here: the other table would get it again. Copy the rows only "
+            "then.",
+        )
     if found is None:
         raise InvalidArgument(
             f"{table} was not created by this sink, or holds batches of an unknown database",
             f"Store into another table. If it has no batch of another database than {database}, "
             f"and none that is in the queue still, adopt it: {adopt}",
         )
-    if found == SHARDS:
+    if found == SHARDS != own:
         raise InvalidArgument(
-            f"{table} is of a queue over several databases, and takes no batches of one: "
+            f"{table} is for a queue over several databases, and accepts no batches of one: "
             f"here {database}",
             "Store into another table (for assets, by another base_dir, namespace or key).",
         )

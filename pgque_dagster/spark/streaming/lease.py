@@ -1,4 +1,4 @@
-"""The lease on a consumer that a streaming query has while it runs.
+"""The lease that a streaming query has on its consumer while it runs.
 
 The lease is on a batch of the consumer: the micro-batch in progress or, between micro-batches, an
 empty batch at the position.
@@ -66,7 +66,7 @@ class StreamLease:
         )
 
     def next_tick(self, after: int, max_events: int | None) -> Tick | None:
-        """Returns the last tick within so many events after a tick; None if there is no tick."""
+        """Returns the last tick within this many events after a tick; None if there is none."""
         return self._run(next_tick(self._queue, self._consumer, after, max_events))
 
     def read_plan(self, slices: int) -> ReadPlan:
@@ -114,7 +114,7 @@ class StreamLease:
         return claim
 
     def _run(self, call: Call[T]) -> T:
-        """Runs a call, again on a new connection if the connection broke. All calls allow this."""
+        """Runs a call, again on a new connection if it broke; all calls can be repeated."""
         self._client = self._client or Client(self._url)
         with suppress(ConnectionFailed):
             return self._client.run(call)

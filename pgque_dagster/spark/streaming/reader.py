@@ -27,12 +27,12 @@ from .lease import StreamLease
 
 
 class CheckpointMismatch(PgqueError):
-    """The checkpoint is of another queue, another consumer, or another registration of it."""
+    """The checkpoint belongs to another queue, consumer, or registration of the consumer."""
 
 
 @dataclass(frozen=True)
 class TickOffset:
-    """An offset of Spark's checkpoint: a tick, and whose it is."""
+    """An offset of Spark's checkpoint: a tick, and its queue and consumer."""
 
     queue: str
     consumer: str
@@ -50,7 +50,7 @@ class TickOffset:
         """Reads an offset of this query.
 
         Raises:
-            CheckpointMismatch: if it is of another queue or consumer, or no offset of this source.
+            CheckpointMismatch: if it is from another queue or consumer, or not from this source.
         """
         try:
             read = cls(**offset)
@@ -61,7 +61,7 @@ class TickOffset:
             ) from error
         if (read.queue, read.consumer) != (options.queue, options.consumer):
             raise CheckpointMismatch(
-                f"the checkpoint is that of consumer {read.consumer} on queue {read.queue}, not of "
+                f"the checkpoint belongs to consumer {read.consumer} on queue {read.queue}, not to "
                 f"consumer {options.consumer} on queue {options.queue}",
                 "Give each query a checkpointLocation of its own.",
             )
@@ -69,13 +69,13 @@ class TickOffset:
 
 
 class PgqueStreamReader(DataSourceStreamReader):
-    """Plans micro-batches of all available events, since Spark before 4.2 has no limits.
+    """Plans micro-batches of all available events, because Spark before 4.2 has no limits.
 
     The lease stays in the process that plans. Executors get only the options and partitions.
 
     Args:
-        options: Spark's options. They are parsed at the first call: if Spark got an error about
-            them earlier, it would show it below one of its own.
+        options: Spark's options. They are parsed at the first call, because Spark would hide an
+            earlier error about them below one of its own.
     """
 
     # Whether micro-batches can be limited.
@@ -165,7 +165,7 @@ class PgqueStreamReader(DataSourceStreamReader):
         read = TickOffset.parse(offset, self._options)
         if read.registration != self._lease.position().registration_id:
             raise CheckpointMismatch(
-                f"consumer {read.consumer} on queue {read.queue} was registered anew after this "
+                f"consumer {read.consumer} on queue {read.queue} was registered again after this "
                 "checkpoint was written, so events between the two may be gone",
                 "Begin with a new checkpointLocation and output location.",
             )
@@ -173,7 +173,7 @@ class PgqueStreamReader(DataSourceStreamReader):
 
 
 def _stop_on_termination() -> None:
-    """Makes SIGTERM, by which Spark ends the planning process, exit so that `stop` is called."""
+    """Makes SIGTERM, with which Spark ends the planning process, exit so that `stop` is called."""
     if (
         threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -1,4 +1,4 @@
-"""Copies Arrow record batches into a PostgreSQL table. COPY's text is built column by column.
+"""Copies Arrow record batches into a PostgreSQL table. It builds COPY's text column by column.
 
 Each attempt at a task writes in its own transaction, and each row stores the transaction's id. So a
 later reader can select the rows of the attempts whose results Spark accepted.
@@ -14,7 +14,7 @@ from psycopg import sql
 
 from ...client.errors import InvalidArgument, MalformedPayload, translated
 
-# Characters that COPY's text format escapes. The backslash is first, since the others add some.
+# Characters that COPY's text format escapes. The backslash comes first, because others add some.
 _ESCAPES = (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
 _NULL = "\\N"
 _TEXT = pa.large_string()
@@ -103,7 +103,7 @@ def _field_texts(field: pa.Field, column: pa.Array) -> pa.Array:
             microseconds, pa.scalar("microseconds", _TEXT), pa.scalar(" ", _TEXT)
         )
     elif pa.types.is_float32(kind):
-        # As a double, because the shortest text of a float reads as another double.
+        # As a double, because a float's shortest text reads as another double.
         texts = column.cast(pa.float64()).cast(_TEXT)
     elif pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind):
         texts = column.cast(_TEXT)

@@ -23,7 +23,7 @@ class EventColumns:
 
     Attributes:
         sources: the DataFrame's column for each field of an event that has one.
-        type: the type of all events, if no column has the types.
+        type: the type of all events, if no column has types.
     """
 
     sources: Mapping[str, str]

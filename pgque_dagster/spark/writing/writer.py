@@ -2,7 +2,7 @@
 
 Tasks COPY into a staging table of the write. When all are done, the database publishes the rows of
 the attempts that Spark accepted, in one transaction. So a failed, repeated or speculative attempt
-publishes nothing, and neither does a driver that dies before this transaction.
+publishes nothing, nor does a driver that dies before this transaction.
 """
 
 import time
@@ -52,7 +52,7 @@ class PgqueWriter(DataSourceArrowWriter):
         """Writes one partition into the staging table, in its own transaction."""
         call = staging.table(self._staging)
         with connect(self._address.resolve()) as connection:
-            # Not in the transaction of the COPY: the call locks a row that the other tasks need.
+            # Not in the COPY's transaction: the call locks a row that the other tasks need.
             with translated_with_role(connection, call.sql):
                 table = call.parse(connection.execute(call.sql, call.params).fetchall())
             target, events = sql.Identifier(*table.split(".")), map(self._columns.events, iterator)
@@ -62,7 +62,7 @@ class PgqueWriter(DataSourceArrowWriter):
         """Publishes the events.
 
         Raises:
-            StagingLost: if the server crashed meanwhile and lost the staged events.
+            StagingLost: if the server crashed in between and lost the staged events.
             ConnectionFailed: if the server does not answer. The events are published already, or
                 never will be.
         """

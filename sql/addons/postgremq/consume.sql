@@ -6,7 +6,7 @@
 -- A claim locks the row that it supersedes and skips locked rows, so nobody waits for another
 -- consumer. Then it inserts the next step, unless somebody did so after the statement's snapshot;
 -- if so, it tries again. Rows are locked but never updated, which leaves no dead rows. Settings of
--- the planner make it use the indexes, whatever the sizes of the tables were when it planned.
+-- the planner make it use the indexes, regardless of the sizes of the tables when it planned.
 -- locks: the rows that it claims. writes: state; floor, now and then.
 create or replace function postgremq.consume_message(
     p_queue_name varchar, p_vt integer, p_limit integer default 1)

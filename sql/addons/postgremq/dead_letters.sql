@@ -1,5 +1,5 @@
 -- Moves the messages of all queues that have had all of their delivery attempts to the dead letter
--- queue, whatever their status: also completed ones, and those that a consumer is working on.
+-- queue, regardless of their status: also completed ones, and those that a consumer is working on.
 -- Returns how many.
 -- locks: none beyond the insert's own. writes: dead_letter_queue, state, finished.
 create or replace function postgremq.move_messages_to_dlq()

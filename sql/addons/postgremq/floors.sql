@@ -128,7 +128,7 @@ end;
 $$;
 
 -- Writes a new floor after i_floor, with a position at the row that is due at i_due and has the id i_id,
--- or at that of i_floor if this is further. If more than 500 rows in front of the position are open, the
+-- or at the position of i_floor if this is further. If more than 500 rows in front of the position are open, the
 -- position is put in front of them instead. Does nothing in a transaction stricter than READ COMMITTED,
 -- whose snapshot is older than the barrier.
 -- locks: those of move_barrier. writes: floor, barrier.

@@ -51,7 +51,7 @@ begin
     if v_text is not null then
         perform pgque.insert_event(
             v_text, 'message', new.payload::pg_catalog.text, new.id::pg_catalog.text,
-            case when v_vt operator(pg_catalog.>) pg_catalog.now()  -- as JSON: whatever DateStyle is
+            case when v_vt operator(pg_catalog.>) pg_catalog.now()  -- as JSON: independent of DateStyle
                  then pg_catalog.to_json(v_vt) operator(pg_catalog.#>>) '{}' end, null, null);
         -- After the insert, which keeps the queue from being dropped and created by hand.
         if not exists (select from pgque.queue q

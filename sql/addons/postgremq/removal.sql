@@ -83,7 +83,7 @@ begin
 end;
 $$;
 
--- Removes all messages from a queue, whatever their states.
+-- Removes all messages from a queue, regardless of their states.
 -- locks: none beyond the insert's own. writes: state, finished.
 create or replace function postgremq.clean_up_queue(p_queue varchar)
 returns void

@@ -42,7 +42,7 @@ end;
 $$;
 
 -- Moves unfinished messages of a part to the current part, with their tokens, and skips those that
--- another session has claimed. They keep txid, due_at and id, by which floors find them. Returns how
+-- another session has claimed. They keep txid, due_at and id, with which floors find them. Returns how
 -- many, at most i_limit. Fails if a consumer keeps the transaction of an answer open.
 -- locks: the rows that it moves, for at most the lock_timeout. writes: state.
 create or replace function postgremq.move_states(i_part smallint, i_limit integer)

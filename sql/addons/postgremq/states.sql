@@ -80,7 +80,7 @@ create table if not exists postgremq.floor_1 partition of postgremq.floor for va
 create index if not exists floor_newest on postgremq.floor (queue_id, floor_no);
 
 -- The time that no new due_at is before. A sequence, because its value counts for all transactions
--- at once, whatever their snapshots. Only who holds the row of barrier_lock may move it.
+-- at once, regardless of their snapshots. Only the holder of the row of barrier_lock may move it.
 create sequence if not exists postgremq.barrier minvalue 0 start 0;
 
 select setval('postgremq.barrier', 0)

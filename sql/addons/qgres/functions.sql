@@ -33,7 +33,7 @@ $$;
 
 -- Moves a consumer of an SP queue and returns the entries that it passed. Numbers have no gaps and
 -- become visible in order, so the end of the page follows from its beginning. _build_functions makes
--- two more that read one half each, so that whoever has left the other one does not keep it from being
+-- two more that read one half each, so that a session that has left the other one does not keep it from being
 -- emptied.
 -- locks: none. writes: the half of the positions that has the consumer's.
 create or replace function qgres.sp_consume_0(

@@ -27,8 +27,8 @@ begin
 end;
 $$;
 
--- The condition of the events that are a consumer's: those for everybody, those redelivered to it, and
--- of them, if it is a slot, those with its keys.
+-- The condition for the events that a consumer gets: those for everybody, those redelivered to it, and,
+-- if it is a slot, only those with its keys.
 create or replace function pgque.owner_condition(i_sub pgque.subscription)
 returns text
 language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
@@ -46,7 +46,7 @@ begin
 end;
 $$;
 
--- The same for an open batch, with its owner condition, which leaves out events that were set aside.
+-- The same for an open batch, with its owner condition, which excludes events that were set aside.
 create or replace function pgque.describe_batch(
     i_batch_id bigint,
     out in_range text, out in_list text, out is_owned text, out tables text[])
@@ -68,9 +68,9 @@ begin
 end;
 $$;
 
--- The SELECT of some columns of a batch's events, in no order. Until the batch is finished, it returns
--- the same rows on every connection, except for those that set_events_aside takes out. For a batch
--- without events it reads only the queue's parent table, which is empty.
+-- The SELECT of some columns of a batch's events, in any order. Until the batch is finished, it returns
+-- the same rows on every connection, except for events that set_events_aside takes out. For a batch
+-- without events it only reads the queue's parent table, which is empty.
 create or replace function pgque.batch_select(i_batch_id bigint, i_columns text)
 returns text
 language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
@@ -102,7 +102,7 @@ begin
 end;
 $$;
 
--- The event tables in which an open batch has, or may have, rows.
+-- The event tables that have, or may have, rows of an open batch.
 create or replace function pgque.batch_event_tables(x_batch_id bigint)
 returns setof text
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp

@@ -2,9 +2,9 @@
 -- its own record of its progress, such as a streaming query with a checkpoint. This finishes everything
 -- up to i_from_tick: the position follows the record and never goes back. If the open batch spans these
 -- ticks, it keeps its id. The same tick twice gives an empty batch, which keeps the lease while nothing
--- is read. Without ticks it claims the open batch, or an empty one. Without an epoch it takes the lease
--- under a new one, if that is free or has expired; with an epoch it renews it. It returns the
--- fingerprints of both ticks, and refuses a tick whose fingerprint differs from the given one.
+-- is read. Without ticks it claims the open batch, or an empty one. Without an epoch it takes a free or
+-- expired lease under a new epoch; with an epoch it renews the lease. It returns the fingerprints of
+-- both ticks, and refuses a tick whose fingerprint differs from the given one.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.claim_ticks(
     i_queue text, i_consumer text, i_owner text, i_ttl interval default '1 minute',
@@ -28,10 +28,10 @@ begin
         if i_epoch is null then
             perform pgque.check_claimed(v_sub, i_queue, i_consumer, i_owner);
         elsif v_sub.sub_batch is null then
-            raise exception '"%" has no lease on %/% under epoch % any more: its batch was '
-                            'finished by somebody else', i_owner, i_queue, i_consumer, i_epoch
+            raise exception '"%" no longer has a lease on %/% under epoch %: its batch was '
+                            'finished by another owner', i_owner, i_queue, i_consumer, i_epoch
                 using errcode = 'PQ012', hint = 'The lease ran out, or the consumer was registered '
-                                                'anew. Discard this attempt.';
+                                                'again. Discard this attempt.';
         else
             perform pgque.check_lease_holder(v_sub, i_owner, i_epoch);
         end if;
@@ -63,8 +63,8 @@ begin
 end;
 $$;
 
--- A hash that tells a tick from another tick of the same number, which can exist after the server lost
--- its last transactions. Null if there is no such tick.
+-- A hash that distinguishes a tick from another tick of the same number, which can exist after the
+-- server lost its last transactions. Null if there is no such tick.
 create or replace function pgque.tick_fingerprint(i_queue text, i_tick_id bigint)
 returns text
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
@@ -85,8 +85,8 @@ begin
 end;
 $$;
 
--- The farthest tick after a given one with at most i_max_count events between them, or the next tick if
--- it encloses more; null if there is none. Without i_after_tick, it starts at the consumer's position.
+-- The last tick after a given one with at most i_max_count events in between, or the next tick if it
+-- has more; null if there is none. Without i_after_tick, it starts at the consumer's position.
 create or replace function pgque.next_tick(
     i_queue text, i_consumer text,
     i_after_tick bigint default null, i_max_count integer default null)
@@ -107,8 +107,8 @@ begin
 end;
 $$;
 
--- Refuses a tick that a consumer cannot get: one before its position, whose events may be gone, one that
--- does not exist, and one that is not the tick of the reader's record. Returns the tick's fingerprint.
+-- Refuses a tick that a consumer cannot get: before its position, where events may be gone; one that
+-- does not exist; and one that differs from the reader's record. Returns the tick's fingerprint.
 create or replace function pgque.check_tick(
     i_sub pgque.subscription, i_queue text, i_consumer text, i_tick bigint, i_fingerprint text)
 returns text

@@ -1,10 +1,9 @@
--- Returns a subconsumer's open batch, or opens its next one: the batch of a dead subconsumer, else the
+-- Returns a subconsumer's open batch, or opens its next one: the batch of a dead subconsumer, or the
 -- batch after the shared cursor. In one transaction, it writes a position of its own, then moves the
 -- cursor or the dead subconsumer, then opens the batch. Each move succeeds only from the position that
 -- was read, so no batch is given out twice or lost. A batch that is taken over gets a new id, so that a
 -- late ack of the dead subconsumer fails. With an owner, it takes the lease under a new epoch. With a
--- batch id in i_only, it accepts only that open batch; without it, it registers the subconsumer if that
--- is new.
+-- batch id in i_only, it accepts only that open batch; without one, it registers a new subconsumer.
 -- locks: waits for concurrent moves of the consumer or of the dead subconsumer; those of
 -- register_subconsumer for a new one. writes: position_log, set_aside, nothing when there is no batch.
 create or replace function pgque.open_coop_batch(
@@ -58,7 +57,7 @@ begin
             raise exception 'subconsumer "%" moved while it got a batch', v_name
                 using errcode = 'serialization_failure', hint = 'Roll back and try again.';
         end if;
-        -- What was taken out of a dead one's batch stays out of it.
+        -- Events that were taken out of a dead subconsumer's batch stay out.
         insert into pgque.set_aside (sub_id, batch_id, epoch, ev_ids)
         select v_sub.sub_id, v_sub.sub_batch, v_sub.lease_epoch, a.ev_ids
         from pgque.set_aside a

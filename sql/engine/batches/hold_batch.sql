@@ -1,9 +1,9 @@
--- Parks an open batch: all attempts at it failed, and later batches wait until somebody looks
--- into it. consumer_states() and queue_health() show it with the reason until the batch is claimed
+-- Holds an open batch: all attempts at it failed, and later batches wait until somebody looks into
+-- it. consumer_states() and queue_health() show it with the reason until the batch is claimed
 -- again or finished. i_epoch is the epoch at which the attempts were counted; a batch that was claimed
--- since then is refused. Returns 1, or 0 if the batch was parked under this epoch before.
--- With i_is_retried, it is not parked: its attempts fail by what passes, and go on without end. The
--- reason is shown until the batch is finished.
+-- since then is refused. Returns 1, or 0 if the batch was held under this epoch before.
+-- With i_is_retried, it is not held: its attempts fail with temporary errors, and are repeated
+-- forever. The reason is shown until the batch is finished.
 -- locks: waits for a concurrent call for the same consumer. writes: held_batch.
 create or replace function pgque.hold_batch(i_batch_id bigint, i_epoch bigint, i_reason text,
                                             i_is_retried boolean default false)
@@ -13,15 +13,15 @@ declare
     v_sub pgque.subscription := pgque.find_batch(i_batch_id);
 begin
     if coalesce(i_reason, '') = '' then
-        perform pgque.refuse_value('no reason to park batch %s', i_batch_id::text,
-                                   'Say what failed and what to do: whoever is on call reads it.');
+        perform pgque.refuse_value('no reason to hold batch %s', i_batch_id::text,
+                                   'Say what failed and what to do, for the person on call.');
     end if;
     perform pgque.refuse_slot(v_sub, true);
     if not i_is_retried and (v_sub.lease_epoch is distinct from i_epoch
                              or v_sub.lease_until > clock_timestamp()) then
         raise exception using
             errcode = 'PQ012',
-            message = format('batch %s is not parked: %s', i_batch_id,
+            message = format('batch %s is not held: %s', i_batch_id,
                              case when v_sub.lease_until > clock_timestamp()
                                   then format('"%s" works on it until %s', v_sub.lease_owner,
                                               v_sub.lease_until)

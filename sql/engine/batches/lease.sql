@@ -70,8 +70,8 @@ begin
 end;
 $$;
 
--- Refuses a caller that does not have the newest lease on an open batch. An expired lease stays with
--- its owner until somebody takes the batch over.
+-- Refuses a caller without the newest lease on an open batch. An expired lease stays with its owner
+-- until another owner takes the batch over.
 create or replace function pgque.check_lease_holder(
     i_sub pgque.subscription, i_owner text, i_epoch bigint)
 returns void
@@ -127,7 +127,7 @@ begin
 end;
 $$;
 
--- Releases the lease on a batch: the batch stays open, and anybody may claim it at once.
+-- Releases the lease on a batch: the batch stays open, and any worker may claim it at once.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log.
 create or replace function pgque.release_batch(i_batch_id bigint, i_owner text, i_epoch bigint)
 returns integer
@@ -145,7 +145,7 @@ begin
 end;
 $$;
 
--- Who has, or last had, the lease on the consumer's open batch; no row when none is open.
+-- The current or last owner of the lease on the consumer's open batch; no row if no batch is open.
 create or replace function pgque.get_lease_info(
     i_queue text, i_consumer text,
     out batch_id bigint, out owner text, out lease_until timestamptz, out epoch bigint,

@@ -1,6 +1,6 @@
 -- Returns a consumer's open batch, or opens the next one. With an owner, it takes the lease on the
 -- batch, or takes it over, under a new epoch. With i_only, only the open batch with that id is
--- returned. The batch of a slot is read under a lease alone, so without a time to live a slot is
+-- returned. The batch of a slot is only read under a lease, so a slot without a time to live is
 -- refused.
 -- locks: none; of two concurrent sessions the second waits for the first, then sees its batch.
 -- writes: position_log, nothing when there is no batch.
@@ -77,7 +77,7 @@ $$;
 -- Writes a subscription's next position: i_sub, under the number after its pos_seq, to the half in
 -- next_half. Without a batch it has no lease and no page, unless it is a slot that is handed out in
 -- pages (lease_ttl). Returns false if another session took that number first; the caller then reads the
--- position again. In a stricter isolation than READ COMMITTED that is a serialization failure, and so
+-- position again. In a stricter isolation level than READ COMMITTED that is a serialization failure, as
 -- is a switch of the halves after the transaction's snapshot, which takes the number in both halves.
 -- locks: waits for a concurrent move of the same consumer to commit. writes: position_log.
 create or replace function pgque.append_position(i_sub pgque.subscription)
@@ -135,8 +135,8 @@ $$;
 
 -- Opens the next batch, or returns the open one, with its ticks. The batch ends at the nearest tick
 -- that is older than i_min_lag and comes i_min_count events or i_min_interval after the consumer's
--- position. With i_max_count, it ends at the farthest tick that stays within that many events. A null
--- argument sets no limit.
+-- position. With i_max_count, it ends at the last tick that stays within that many events, and
+-- i_min_interval only has to have passed by now. A null argument sets no limit.
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.next_batch_custom(
     i_queue_name text, i_consumer_name text,
@@ -180,8 +180,8 @@ end;
 $$;
 
 -- Opens the next batch, or returns the open one; null if there is none. Every poll calls this function,
--- so the common case is short: one statement, and with a new batch one more. Both use only the first
--- halves of the logs (log_halves.sql), so polls do not wait for maintenance of the second ones. All
+-- so the common case is short: one statement, and one more for a new batch. Both only use the first
+-- halves of the logs (log_halves.sql), so polls do not wait for maintenance of the second halves. All
 -- other cases go to open_batch. It has no SET clause, which would cost a tenth of an empty poll, and
 -- qualifies every name and operator.
 -- locks: those of open_batch. writes: the same.

@@ -1,8 +1,7 @@
 -- Splits the events between two ticks into slices, as batch_read_plan does for a batch. Without a
 -- consumer, these are the events for everybody; with one, also those redelivered to that consumer, and
--- with a slot, only those with its keys. No position protects the range from rotation, so ticks before
--- queue_first_tick are refused, and a slice
--- that is read too late fails with PQ008.
+-- for a slot, only those with its keys. No position protects the range from rotation, so ticks before
+-- queue_first_tick are refused, and a slice that is read too late fails with PQ008.
 -- locks: the queue's row, shared, so that rotation waits for the plan; none in a read-only transaction,
 -- such as a standby's. writes: nothing.
 create or replace function pgque.tick_range_read_plan(

@@ -4,7 +4,7 @@
 -- each table that the batch is in, and none if it is empty. A slice fails with PQ008 if its table was
 -- truncated or rewritten after planning. slice_from is the part of slice_sql after FROM. set_columns
 -- names those of ev_retry and ev_extra1 to ev_extra4 that are not always null in the slice's table. The
--- other columns are of the whole batch: how many events it has, the bytes of their payloads and of all
+-- other columns describe the whole batch: how many events it has, the bytes of their payloads and of all
 -- their texts, and the times of the oldest and the newest event.
 create or replace function pgque.batch_read_plan(
     i_batch_id bigint, i_max_slices integer,
@@ -78,8 +78,8 @@ begin
 end;
 $$;
 
--- Returns the FROM and WHERE clauses of one slice. The conditions are in a CASE, which no index can
--- serve, so that the planner reads the range of blocks and nothing else.
+-- Returns the FROM and WHERE clauses of one slice. The conditions are in a CASE, for which no index can
+-- be used, so the planner reads exactly the range of blocks.
 create or replace function pgque.slice_from(
     i_table text, i_filenode oid, i_where text, i_first bigint, i_end bigint)
 returns text
@@ -93,7 +93,7 @@ begin
 end;
 $$;
 
--- Returns true while a table is the one that a plan was made for, else raises an error. It is a
+-- Returns true while a table is the one that a plan was made for; otherwise raises an error. It is a
 -- one-time filter in the slice's WHERE: it runs once per read, when the table is locked.
 create or replace function pgque.check_filenode(i_table text, i_filenode bigint)
 returns boolean

@@ -1,7 +1,7 @@
 -- Makes events of an open batch dead letters at once and takes them out of the batch, which stays open:
--- its next reads, and those of later attempts, no longer have them. Ends the lease of an earlier
--- attempt, which can no longer ack, and is refused while a lease is live. A consumer that works without
--- leases has to be stopped first. Returns how many were taken out now.
+-- later reads, also of later attempts, no longer return them. Ends the lease of an earlier attempt,
+-- which can no longer ack. Refused while a lease is live. A consumer that works without leases has to
+-- be stopped first. Returns how many events were taken out by this call.
 -- locks: waits for a concurrent move of the same consumer. writes: position_log, dead_letter,
 -- set_aside.
 create or replace function pgque.set_events_aside(
@@ -39,9 +39,9 @@ begin
 end;
 $$;
 
--- Returns the epoch of an open batch since events of it were set aside the last time; null if none
--- were. A scheduler counts the attempts at the batch from there, and runs it although it may have no
--- other events: an earlier attempt may have stored something.
+-- Returns the epoch at which events of an open batch were last set aside; null if none were. A
+-- scheduler counts the batch's attempts from there, and runs the batch even without other events,
+-- because an earlier attempt may have stored something.
 create or replace function pgque.set_aside_epoch(i_batch_id bigint)
 returns bigint
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp

@@ -1,8 +1,8 @@
 -- Publishing runs for every event, so insert_event and send are flat: each is one static statement,
 -- calls no wrapper, has no SET clause, and qualifies every name and operator. The statement finds
 -- the queue, draws the id, and inserts into the queue's current event table. It names every column
--- in the table's order, also those with defaults, because the plan is a node shorter then. If it
--- finds no open queue, insert_event_raw raises the error; or it publishes the event if
+-- in the table's order, including those with defaults, because that saves a plan node. If it finds no
+-- open queue, insert_event_raw raises the error; or it publishes the event if
 -- session_replication_role is replica, so that replication continues into a closed queue, as in
 -- PgQ.
 
@@ -45,7 +45,7 @@ end;
 $$;
 
 -- Publishes an event with a given id, time, owner and retry count. Retries and replays use it; it
--- is not for applications. A queue closed by disable_insert refuses it, except in replication.
+-- is not for applications. A queue closed by disable_insert refuses it, unless session_replication_role is replica.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.insert_event_raw(
     queue_name text, ev_id bigint, ev_time timestamptz, ev_owner integer, ev_retry integer,
@@ -70,7 +70,7 @@ begin
 end;
 $$;
 
--- Raises the error for a queue that takes no event: it does not exist, or it is closed to producers
+-- Raises the error for a queue that accepts no event: it does not exist, or it is closed to producers
 -- and session_replication_role is not replica.
 create or replace function pgque.refuse_insert(i_queue text)
 returns void

@@ -26,7 +26,7 @@ declare
 begin
     if v_seq is null then
         perform pgque.refuse_value('"%s" is not the event sequence of a queue', i_seq_name,
-                                   'They stand in pgque.queue, queue_event_seq.');
+                                   'pgque.queue lists them in queue_event_seq.');
     end if;
     return v_seq;
 end;
@@ -53,7 +53,7 @@ end;
 $$;
 
 -- Raises a queue's event ids to a value and never lowers them; returns the last id given out then.
--- setval() could lower them below an id that a producer takes meanwhile. So a difference below
+-- setval() could lower them below an id that a producer takes at the same time. So a difference below
 -- 100,000 is closed with nextval(), and a larger one with setval() under a lock that blocks
 -- producers.
 -- locks: the sequence against all others, until commit, for a jump of 100,000 and more.

@@ -1,11 +1,11 @@
 -- The states of many consumers at once, for a scheduler of batches: which batch each has open, who
 -- has its lease, and, if none is open, whether the next one could open within the limits. There is a
--- row for each pair in the order given, also if there is no such queue (queue_exists is false) or
--- consumer (sub_role is null). A shared consumer's row is followed by those of its subconsumers, a
--- partitioned one's, of role partitioned, by those of its slots (slot/n). lease_epoch counts the
--- claims; held_reason is set while the open batch is parked; active_at is the time of the last move,
--- read_at that of this reading. The consumer belongs to assets of a location of a deployment. The call opens
--- nothing and waits for nobody.
+-- row for each pair in the given order, even if the queue (queue_exists is false) or the consumer
+-- (sub_role is null) does not exist. A shared consumer's row is followed by those of its subconsumers, a
+-- partitioned consumer's, of role partitioned, by those of its slots (slot/n). lease_epoch counts the
+-- claims; held_reason is set while the open batch is held; active_at is the time of the last move,
+-- read_at the time of this call. The consumer belongs to assets of a location of a deployment. The call
+-- opens nothing and does not wait.
 create or replace function pgque.consumer_states(
     i_queues text[], i_consumers text[],
     i_min_lag interval default null, i_min_count integer default null,
@@ -74,8 +74,8 @@ begin
 end;
 $$;
 
--- Whether an open batch has any event: ticks that are due by time alone may enclose none. It stops at
--- the first event, where a count would read all of them.
+-- Returns whether an open batch has any event: ticks that were made only because of their age may
+-- enclose none. It stops at the first event, where a count would read all of them.
 create or replace function pgque.batch_has_events(i_batch_id bigint)
 returns boolean
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp set jit = off

@@ -1,9 +1,10 @@
--- Makes sure that a consumer belongs to an asset of Dagster: the first one that asks gets it, and one of
--- another deployment, of another code location, or with other keys is refused, so that two never share the
--- batches. What is null is not compared, and is recorded when it is known. One common key is enough, so
--- that a step may get further assets. The claims themselves do not check this, because consumers need not
--- belong to Dagster. Returns 1 if the consumer belonged to none before, else 0.
--- locks: waits for a concurrent call for the same consumer; those of find_deployed. writes:
+-- Makes sure that a consumer belongs to one owner: the first caller gets it, and other owners are refused,
+-- so that two owners never share the batches. The caller defines the owner: a deployment, a location in it,
+-- and the names of the assets that are computed together. A null is not compared, and is recorded once it
+-- is known. One common asset is enough, so that an owner may get further ones. The claims themselves do not
+-- check this, because a consumer need not have an owner. Returns 1 if the consumer had no owner before,
+-- otherwise 0.
+-- locks: waits for a concurrent call for the same consumer; those of find_subscription_ids. writes:
 -- consumer_deployment.
 create or replace function pgque.enter_deployment(
     i_queue text, i_consumer text, i_deployment text, i_location text default null,
@@ -11,7 +12,7 @@ create or replace function pgque.enter_deployment(
 returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
-    v_sub_ids  integer[] := pgque.find_deployed(
+    v_sub_ids  integer[] := pgque.find_subscription_ids(
                    i_queue, i_consumer, coalesce(i_deployment, i_assets[1]));
     v_is_new   boolean;
     v_owner    pgque.consumer_deployment;
@@ -20,7 +21,7 @@ begin
     select id, i_deployment, i_location, i_assets from unnest(v_sub_ids) id order by id
     on conflict do nothing;
     v_is_new := found;
-    -- Before the check, so that of two that ask at once the second one waits for what the first recorded.
+    -- Before the check, so that of two concurrent callers the second waits for what the first recorded.
     update pgque.consumer_deployment d
     set deployment = coalesce(i_deployment, d.deployment),
         location = coalesce(i_location, d.location),
@@ -43,8 +44,8 @@ begin
                         date_trunc('seconds', v_owner.since),
                         pgque.asset_name(i_deployment, i_location, i_assets)
             using errcode = 'PQ024',
-                  hint = format('Let it consume there, and give this asset another consumer=; or move '
-                                'the consumer here, with its position, by: select '
+                  hint = format('Let it consume there, and give this asset another consumer; or move '
+                                'the consumer here, with its position: select '
                                 'pgque.move_to_deployment(%L, %L, %L, %L, %L); or `pgque assign`.',
                                 i_queue, i_consumer, i_deployment, i_location, i_assets);
     end if;
@@ -52,10 +53,10 @@ begin
 end;
 $$;
 
--- Moves a consumer to another asset. What is null there, the next run that consumes records. A batch
--- that a run of the earlier one has stays leased until that run ends. Returns the earlier deployment, or
+-- Moves a consumer to another owner. The next call of enter_deployment records what is null. A batch that
+-- the earlier owner has stays leased until its worker ends. Returns the earlier deployment, or
 -- null.
--- locks: the consumer's row in consumer_deployment; those of find_deployed. writes:
+-- locks: the consumer's row in consumer_deployment; those of find_subscription_ids. writes:
 -- consumer_deployment.
 create or replace function pgque.move_to_deployment(
     i_queue text, i_consumer text, i_deployment text, i_location text default null,
@@ -63,7 +64,7 @@ create or replace function pgque.move_to_deployment(
 returns text
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
-    v_sub_ids  integer[] := pgque.find_deployed(
+    v_sub_ids  integer[] := pgque.find_subscription_ids(
                    i_queue, i_consumer, coalesce(i_deployment, i_location, i_assets[1]));
     v_earlier  text;
 begin
@@ -81,8 +82,8 @@ begin
 end;
 $$;
 
--- Notes that a code location lives and which consumers its assets have, so that queue_health() sees whose
--- asset is gone. Sensors call it every two minutes.
+-- Records that a location is alive and which consumers its assets have, so that queue_health() detects
+-- consumers whose asset is gone. A location calls it every two minutes.
 -- locks: the location's row. writes: code_location.
 create or replace function pgque.note_location(
     i_deployment text, i_location text, i_queues text[], i_consumers text[], i_assets text[])
@@ -91,7 +92,7 @@ language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp a
 begin
     if i_location is null or i_queues is null or array[cardinality(i_consumers), cardinality(i_assets)]
        is distinct from array[cardinality(i_queues), cardinality(i_queues)] then
-        perform pgque.refuse_value('no code location, or arrays of different lengths', null,
+        perform pgque.refuse_value('no location, or arrays of different lengths', null,
                                    'Pass its name, and a consumer and an asset for each queue.');
     end if;
     insert into pgque.code_location
@@ -102,23 +103,23 @@ begin
 end;
 $$;
 
--- Returns how messages name the asset of a consumer.
+-- Returns the name of a consumer's owner for messages.
 create or replace function pgque.asset_name(i_deployment text, i_location text, i_assets text[])
 returns text
 language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return concat_ws(', ', 'deployment "' || i_deployment || '"',
-                     'code location "' || i_location || '"',
+                     'location "' || i_location || '"',
                      'asset ' || array_to_string(i_assets, ', '));
 end;
 $$;
 
--- Returns the subscriptions that a deployment asks for: of a partitioned consumer, those of all its
--- slots. Refuses a deployment without a name, and a single subconsumer or slot.
+-- Returns the ids of a consumer's subscriptions, for an owner; for a partitioned consumer, the ids of all
+-- its slots. Refuses an owner without a name, and a single subconsumer or slot.
 -- locks: the consumer's row in partition_consumer, shared, so that the slots stay until the caller has
 -- written. writes: nothing.
-create or replace function pgque.find_deployed(
-    i_queue text, i_consumer text, i_deployment text)
+create or replace function pgque.find_subscription_ids(
+    i_queue text, i_consumer text, i_owner text)
 returns integer[]
 language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
@@ -126,7 +127,7 @@ declare
     v_slots  integer[];
     v_sub    pgque.subscription;
 begin
-    if coalesce(i_deployment, '') = '' then
+    if coalesce(i_owner, '') = '' then
         raise exception 'no deployment for consumer "%" on queue "%"', coalesce(i_consumer, ''),
                         i_queue
             using errcode = 'PQ005', hint = 'Pass the name of the deployment.';

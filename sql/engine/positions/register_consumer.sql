@@ -1,6 +1,6 @@
 -- Registers a consumer at a tick: it gets every event that this tick's snapshot did not see. Null means
 -- the last tick. Returns 1, or 0 if the consumer was already registered; then a given tick moves it
--- there and cancels its open batch, unless that is leased, and tables that it replicates are copied
+-- there and cancels its open batch, unless that is leased, and the tables that it replicates are copied
 -- again.
 -- locks: tick, against compaction, and the queue's row, against rotation, until commit; waits for a
 -- concurrent move of the consumer. writes: consumer, subscription_base, position_log, counter_log,
@@ -110,8 +110,8 @@ begin
 end;
 $$;
 
--- Counts what unregister_consumer would discard: events that the consumer has not finished, waiting
--- retries, dead letters; and names who has a live lease on its batch. A subconsumer loses nothing.
+-- Counts what unregister_consumer would discard: unfinished events, waiting retries and dead letters;
+-- and returns the owner of a live lease on its batch. A subconsumer loses nothing.
 create or replace function pgque.registration_losses(
     i_queue_name text, i_consumer_name text,
     out unread bigint, out retries bigint, out dead_letters bigint, out worker text)

@@ -1,10 +1,10 @@
 -- Where a consumer starts or continues: earliest (the oldest tick whose events all exist), latest
--- (the newest tick), a tick's number, or a time. A time means the newest tick up to which all ticks
--- are older than it. A tick sees no event that is committed at or after its own time, so every event
--- committed at or after the given time follows that tick, by the server's clock. Some that were
--- committed shortly before follow it, too.
+-- (the newest tick), a tick's number, or a time. A time means the newest tick before which all ticks
+-- are older than the time. A tick sees no event that is committed at or after its own time, so every
+-- event committed at or after the given time follows that tick, by the server's clock. Some events that
+-- were committed shortly before follow it, too.
 
--- Refuses what is no such position.
+-- Refuses a text that is not such a position.
 create or replace function pgque.check_position(i_position text)
 returns void
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
@@ -22,8 +22,8 @@ begin
     end;
     if v_is_known is not true then
         perform pgque.refuse_value(
-            '"%s" is no position in a queue', i_position,
-            'Pass earliest, latest, the number of a tick, or a time that is past, such as '
+            '"%s" is not a position in a queue', i_position,
+            'Pass earliest, latest, the number of a tick, or a time in the past, such as '
             '2026-05-24 18:00+00.');
     end if;
 end;
@@ -48,7 +48,7 @@ begin
     end if;
     v_tick := pgque.find_position(v_queue, i_position);
 
-    -- A consumer that stands before rotation's note needs events which the note gives up.
+    -- A consumer that stands before rotation's note needs events that the note would give up.
     delete from pgque.rotation_floor n where n.queue_id = i_queue_id and n.tick_id > v_tick;
     perform pgque.check_tick_half();
     return v_tick;
@@ -71,9 +71,9 @@ end;
 $$;
 
 -- Returns the ticks between which a reader without a consumer finds events: those after a position, as
--- many whole ticks as i_max_count events allow, but one at least. Without a position, the newest ticks
--- with at least i_max_count events, or all that are retained. Moves nothing and keeps nothing: the
--- ticks may be gone when their events are read, which then fails.
+-- many whole ticks as i_max_count events allow, but at least one. Without a position, it returns the
+-- newest ticks with at least i_max_count events, or all that are retained. It moves nothing and keeps
+-- nothing: the ticks may be gone when their events are read, and then reading fails.
 -- writes: nothing.
 create or replace function pgque.retained_ticks(
     i_queue text, i_position text default null, i_max_count integer default null,
@@ -126,7 +126,7 @@ begin
 end;
 $$;
 
--- Returns the newest tick up to which all ticks are older than a time. A queue's tick 1 has no events
+-- Returns the newest tick before which all ticks are older than a time. A queue's tick 1 has no events
 -- before it, so it serves every earlier time.
 create or replace function pgque.find_tick_before(i_queue pgque.queue, i_time timestamptz)
 returns bigint
@@ -159,10 +159,10 @@ end;
 $$;
 
 -- Moves a registered consumer to a position (see above) and returns the tick at which it now stands.
--- Moving forward passes over events, which the consumer then never gets: skipped_events is their
--- number, and if there are any, the call is refused unless i_skip is true. Moving back repeats events:
--- repeated_events. In both cases, tables that it replicates are copied again. Scheduled retries and dead
--- letters stay. Refuses while a batch of the consumer is open.
+-- Moving forward skips events, which the consumer will never get: skipped_events is their number, and if
+-- there are any, the call is refused unless i_skip is true. Moving back repeats events: repeated_events.
+-- In both cases, the tables that it replicates are copied again. Scheduled retries and dead letters
+-- stay. Refused while a batch of the consumer is open.
 -- locks: tick, against compaction, and the queue's row, against rotation, until commit; waits for a
 -- concurrent move of the consumer. writes: position_log, counter_log, rotation_floor, replica_position,
 -- replica_table.
@@ -190,7 +190,7 @@ begin
                             v_batch
                 using errcode = 'PQ016',
                       hint = format('Finish it first. To give up a batch that nobody has leased, '
-                                    'whose events then come again or are passed over: select '
+                                    'whose events then come again or are skipped: select '
                                     'pgque.register_consumer_at(%L, %L, %s);', i_queue, i_consumer,
                                     tick_id);
         end if;
@@ -202,11 +202,11 @@ begin
             pgque.find_tick(v_sub.sub_queue, tick_id), pgque.find_tick(v_sub.sub_queue, v_from),
             v_sub.sub_id);
         if skipped_events > 0 and i_skip is not true then
-            raise exception 'consumer "%" on queue "%" would pass over % events and never get '
+            raise exception 'consumer "%" on queue "%" would skip % events and never get '
                             'them: it stands at tick %, before tick %', i_consumer, i_queue,
                             skipped_events, v_from, tick_id
                 using errcode = 'PQ025',
-                      hint = format('If that is wanted: select * from pgque.seek(%L, %L, %L, '
+                      hint = format('If you want that: select * from pgque.seek(%L, %L, %L, '
                                     'i_skip => true);', i_queue, i_consumer, i_position);
         end if;
         v_sub.sub_last_tick := tick_id;

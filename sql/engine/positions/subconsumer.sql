@@ -1,7 +1,7 @@
--- Cooperative consumers: several workers, the subconsumers, share the cursor of one consumer. Each
--- is a subscription of its own, named consumer.subconsumer, that has at most one batch and points
--- to its main consumer (sub_main). Subconsumers are registered and unregistered under a lock on the
--- main consumer's row in subscription_base. coop.sql hands out the batches.
+-- Cooperative consumers: several workers, the subconsumers, share the cursor of one consumer. Each is
+-- a subscription of its own, named consumer.subconsumer, which has at most one batch and points to its
+-- main consumer (sub_main). Subconsumers are registered and unregistered under a lock on the main
+-- consumer's row in subscription_base. coop.sql hands out the batches.
 
 -- Registers a subconsumer, and its main consumer if that is new. A normal consumer becomes a
 -- cooperative one only if i_convert_normal is true and it has no open batch. Returns 1, or 0 if the
@@ -73,7 +73,7 @@ begin
     if coalesce(i_consumer, '') = '' or coalesce(i_subconsumer, '') = '' then
         perform pgque.refuse_value(
             'the name of the consumer or of the subconsumer is null or empty', null,
-            'Pass the name that the workers share, and one of the worker''s own.');
+            'Pass the name that the workers share, and the worker''s own name.');
     end if;
     return format('%s.%s', i_consumer, i_subconsumer);
 end;
@@ -143,8 +143,8 @@ begin
     if v_sub.sub_main is distinct from i_main.sub_id then
         raise exception 'consumer "%" on queue "%" is another one', i_name, i_queue
             using errcode = 'PQ015',
-                  hint = 'Its name is taken by a normal consumer or by a subconsumer of another '
-                         'one: choose another name for the subconsumer.';
+                  hint = 'A normal consumer, or a subconsumer of another consumer, has that name: '
+                         'choose another name for the subconsumer.';
     end if;
     return v_sub;
 end;

@@ -25,9 +25,9 @@ begin
 end;
 $$;
 
--- Sets one parameter of a queue; null resets it to its default. Names are PgQ's, without queue_. With
--- retention, rotation and compaction leave the events of that time and the ticks over them, although
--- all consumers have finished them; rotation then takes place at most twice per retention.
+-- Sets one parameter of a queue; null resets it to its default. The names are PgQ's, without queue_.
+-- With retention, rotation and compaction keep events of that age and their ticks, even if all
+-- consumers have finished them; rotation then takes place at most twice per retention.
 -- disable_insert closes the queue to every way of sending, including COPY into its tables, except for
 -- sends that are already running and sessions with session_replication_role = replica.
 -- locks: the queue's row. writes: queue, the catalog.

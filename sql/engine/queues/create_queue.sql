@@ -65,11 +65,11 @@ begin
 end;
 $$;
 
--- Removes a queue with its events, retries, dead letters, scheduled entries and idempotency keys.
--- Without force it refuses while the queue has registered consumers, dead letters, also those of former
--- consumers, or scheduled entries; and in any case while tables are captured into it. The next compaction removes its ticks and positions, and maintenance
--- its empty
--- event tables. It waits for transactions that use the queue for a minute, or the session's
+-- Removes a queue with its events, retries, dead letters, scheduled entries and idempotency keys. Without
+-- force it refuses while the queue has registered consumers, scheduled entries or dead letters, including
+-- those of former consumers; with force too, while tables are captured into it. The next compaction
+-- removes its ticks and positions, and maintenance removes its empty event tables. It waits for
+-- transactions that use the queue for a minute, or for the session's
 -- lock_timeout.
 -- locks: its event tables, exclusively. writes: everything of the queue, the catalog.
 create or replace function pgque.drop_queue(x_queue_name text, x_force boolean)
@@ -85,7 +85,7 @@ begin
     if v_timeout = '0' then
         perform set_config('lock_timeout', '1min', true);
     end if;
-    loop  -- against everything, also producers whose entries name the queue
+    loop  -- excludes everybody, including producers whose entries name the queue
         v_queue := pgque.find_queue(x_queue_name);
         perform from pgque.queue q where q.queue_id = v_queue.queue_id for update;
         exit when found;
@@ -112,8 +112,8 @@ begin
     delete from pgque.queue where queue_id = v_queue.queue_id;
     delete from pgque.snapshot_wait where wait_name = format('queue %s', v_queue.queue_id);
 
-    -- A producer that looked up the queue before, and waits for the lock, is refused by the constraint.
-    -- A dump fails at the name, or it would lack the events. Maintenance drops the tables.
+    -- A producer that looked up the queue before and waits for the lock is refused by the constraint. A
+    -- dump fails at the name; otherwise it would lack the events. Maintenance drops the tables.
     v_table := format('event_%s', v_queue.queue_id);
     execute format('truncate pgque.%I', v_table);
     perform pgque.check_uncaptured(x_queue_name, null);  -- after capture() calls that were running
@@ -125,14 +125,14 @@ begin
     where p.pronamespace = 'pgque'::regnamespace
       and p.proname in (format('%s_tables', v_table), format('%s_read', v_table));
     execute v_functions;
-    -- Last, because the tables are locked now: no transaction that sent under a key still runs.
+    -- Last, because the tables are locked by now: no transaction that sent under a key is still running.
     delete from pgque.idem i where i.queue_id = v_queue.queue_id;
     perform set_config('lock_timeout', v_timeout, true);
     return 1;
 exception when lock_not_available then
     perform pgque.refuse_locked(format('the drop of "%s"', x_queue_name),
-        'Nothing was dropped. End them (also pg_prepared_xacts), or set lock_timeout for another '
-        'patience than a minute.');
+        'Nothing was dropped. End them (also pg_prepared_xacts), or set lock_timeout to wait longer '
+        'than a minute.');
     return null;
 end;
 $$;

@@ -1,5 +1,5 @@
--- Creates a queue's event table, without children, in its group. ATTACH locks the group against other
--- changes only, where CREATE TABLE ... PARTITION OF would wait for producers and block them.
+-- Creates a queue's event table, without children, in its group. ATTACH only locks the group against
+-- other changes, where CREATE TABLE ... PARTITION OF would wait for producers and block them.
 -- locks: pgque.event, against another creation, until the transaction ends. writes: the catalog.
 create or replace function pgque.create_event_parent(i_queue_id integer)
 returns void
@@ -48,10 +48,10 @@ join pg_constraint d on d.conrelid = c.oid and d.conname = 'queue_was_dropped'
 where g.inhparent = 'pgque.event'::regclass;
 
 -- Drops what dropped queues left, at most ten objects per call, because one queue's tables take about
--- fifty locks. Dropping a partition locks its parent exclusively, which producers of other queues have
--- locked until they commit. So the call waits 10 ms at most for each parent, and the next call repeats
--- it. Returns how much it dropped. What cannot be dropped, because somebody's view reads it for
--- example, is named in a warning.
+-- fifty locks. Dropping a partition locks its parent exclusively, and producers of other queues lock the
+-- parent until they commit. So the call waits at most 10 ms for each parent, and the next call tries
+-- again. Returns how much it dropped. If something cannot be dropped, for example because somebody's
+-- view reads it, a warning names it.
 -- locks: a group, exclusively, until the transaction ends. writes: the catalog.
 create or replace function pgque.maint_event_tables()
 returns integer
@@ -68,7 +68,7 @@ begin
         begin
             perform pgque.commit_locally();
             execute format('lock table only %s in access exclusive mode', v_left.parent);  -- quoted: by regclass
-            -- Until the lock was taken, another session may have dropped it.
+            -- Another session may have dropped it before the lock was taken.
             if exists (select from pgque.left_object l where l.statement = v_left.statement) then
                 execute v_left.statement;
                 v_dropped := v_dropped + 1;

@@ -60,7 +60,7 @@ $$;
 
 -- Refuses options that are not a JSON object, unknown parameters, and a JSON value of another type than
 -- its parameter's, such as a number for a period, which would have no unit. A string is checked when it
--- is read as the parameter's type.
+-- is converted to the parameter's type.
 create or replace function pgque.check_options(i_queue text, i_options jsonb)
 returns void
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
@@ -68,7 +68,7 @@ declare
     v_wrong text;
 begin
     if jsonb_typeof(i_options) is distinct from 'object' then
-        v_wrong := format('the options of queue "%s" are no JSON object: %s', i_queue,
+        v_wrong := format('the options of queue "%s" are not a JSON object: %s', i_queue,
                           coalesce(i_options::text, 'null'));
     else
         select case when p.param_type is null then format('a queue has no parameter "%s"', o.key)
@@ -102,7 +102,7 @@ begin
 end;
 $$;
 
--- Lets a paused queue tick again.
+-- Resumes the ticks of a paused queue.
 create or replace function pgque.resume_queue(i_queue text)
 returns void
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp

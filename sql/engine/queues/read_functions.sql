@@ -1,9 +1,9 @@
 -- Builds the two functions of a queue. event_<n>_tables probes the index of each child for the events
 -- of a range of transactions. Its plan is cached when the tables are small, so sequential scans are
--- disabled. event_<n>_read reads a batch, whose transactions are parameters, so that it is one
--- statement with a cached plan. The planner knows no values and expects few rows, which is right for
--- small batches only; sequential scans and parallel workers are wrong for those. A session keeps the
--- plan, about 130 kB per queue, so the statement names the table once and the function holds nothing
+-- disabled. event_<n>_read reads a batch. The batch's transactions are parameters, so that it is one
+-- statement with a cached plan. The planner knows no values and expects few rows, which is right only
+-- for small batches; for those, sequential scans and parallel workers are wrong. A session keeps the
+-- plan, about 130 kB per queue, so the statement names the table once and the function has nothing
 -- else.
 -- locks: none. writes: pg_proc.
 create or replace function pgque.build_functions(i_queue_id integer)

@@ -1,6 +1,6 @@
 -- Adoption after pg_restore. The transaction ids in restored ticks and events come from the old
 -- cluster and cannot be compared with those of the new one. So nothing is ticked, read or truncated
--- until adopt_restored_database has written the unread events again. See docs/restore.md.
+-- until adopt_restored_database has rewritten the unread events. See docs/restore.md.
 
 -- Refuses to work in a restored database that is not adopted yet: transaction ids of two clusters
 -- cannot be compared.
@@ -16,9 +16,9 @@ begin
 end;
 $$;
 
--- Writes the unfinished events of all consumers again as new events. A consumer's next batch holds
--- all of its events, with their ids, times and retry counts. Open batches are canceled and leases
--- end. Returns how many rows it wrote, and 0 if there is nothing to adopt.
+-- Writes the unfinished events of all consumers again as new events. A consumer's next batch has all
+-- of its events, with their ids, times and retry counts. Open batches are canceled and leases end.
+-- Returns how many rows it wrote, and 0 if there is nothing to adopt.
 -- locks: ticks, positions and the event tables, against everybody but readers of events.
 -- writes: all of them; config, lineage_seq, batch_id_seq.
 create or replace function pgque.adopt_restored_database()
@@ -40,7 +40,7 @@ begin
         return 0;
     end if;
 
-    -- A dump that waited for a lock for longer than the snapshot patience found a log emptied. If its
+    -- A dump that waited for a lock for longer than the snapshot patience found an empty log. If its
     -- consumers were taken as finished, their events would be lost.
     select string_agg(format('"%s"', m.queue_name), ', ' order by m.queue_name) into v_missing
     from (
@@ -71,9 +71,9 @@ begin
 end;
 $$;
 
--- What each consumer of a queue has not finished: all events that its last tick did not see and,
--- for the open batch of a cooperative member, those between the batch's two ticks. For a queue
--- without consumers, these are the events after its last tick.
+-- Returns what each consumer of a queue has not finished: all events that its last tick did not see
+-- and, for the open batch of a cooperative member, the events between the batch's two ticks. For a
+-- queue without consumers, these are the events after its last tick.
 create or replace view pgque.unfinished as
 select s.sub_queue as queue_id, coalesce(s.sub_main, s.sub_id) as owner_id,
        prev.tick_snapshot as after_snapshot,
@@ -86,8 +86,8 @@ select q.queue_id, null, q.tick_snapshot, null
 from pgque.queue_progress q
 where not exists (select from pgque.subscription_base s where s.sub_queue = q.queue_id);
 
--- Writes the unfinished events of a queue again, under this transaction's id: puts them aside with
--- their owners, empties the event tables, and inserts them into the current one. An event that all
+-- Writes the unfinished events of a queue again, under this transaction's id: copies them with their
+-- owners, empties the event tables, and inserts them into the current one. An event that all
 -- consumers need stays one row; otherwise each consumer that needs it gets its own row. The
 -- transaction that wrote a row (xmin, which has 32 bits of the id) shows whether it was sent after
 -- the restore; all consumers need such rows.

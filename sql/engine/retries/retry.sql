@@ -91,9 +91,9 @@ $$;
 
 -- Does the work of nack_batch, dead_letter_batch and event_retry in one pass. Events with fewer
 -- retries than i_max_retries go to the retry queue, unless they are dead letters already; if
--- i_max_retries is null, all events go there. The others become dead letters, with the reason given
--- for them or else i_reason. Events of a subconsumer's batch belong to its main consumer. Tables that
--- the consumer replicates are copied again, because they lack these changes.
+-- i_max_retries is null, all events go there. The others become dead letters, with their own reason,
+-- or i_reason if they have none. Events of a subconsumer's batch belong to its main consumer. The tables
+-- that the consumer replicates are copied again, because they lack these changes.
 -- locks: none. writes: retry_queue, dead_letter, replica_table.
 create or replace function pgque.settle_events(
     i_batch_id bigint, i_msg_ids bigint[], i_retry_at timestamptz, i_max_retries integer,
@@ -160,7 +160,7 @@ begin
 end;
 $$;
 
--- Returns those events of an open batch that have one of the ids, in no order. The condition on the
+-- Returns the events of an open batch that have one of the ids, in any order. The condition on the
 -- ids is in the SELECT of each table: for a few ids of a large batch that is six times faster than
 -- a join.
 create or replace function pgque.pick_events(i_batch_id bigint, i_ids bigint[])
@@ -194,9 +194,9 @@ begin
 end;
 $$;
 
--- PgQ's call for one event: schedules it for another delivery at a given time, whatever its retry
--- count. Returns 1, or 0 if the event was scheduled before, which then stays unchanged. A batch under a
--- live lease is refused: its owner calls nack_batch.
+-- PgQ's call for one event: schedules it for another delivery at a given time, regardless of its retry
+-- count. Returns 1, or 0 if the event was scheduled before; then it stays unchanged. Refused for a batch
+-- under a live lease: its owner calls nack_batch.
 -- locks: none. writes: retry_queue.
 create or replace function pgque.event_retry(
     x_batch_id bigint, x_event_id bigint, x_retry_time timestamptz)
@@ -235,8 +235,8 @@ begin
 end;
 $$;
 
--- Returns the open batches of a queue, or of all, and of a subscription, or of all: their ids, who gets
--- the retries of their events, and the snapshots between which their transactions finished.
+-- Returns the open batches of a queue, or of all, and of a subscription, or of all: their ids, the
+-- subscription that gets their retries, and the snapshots between which their transactions finished.
 create or replace function pgque.open_batches(
     i_queue_id integer default null, i_owner integer default null,
     out batch_id bigint, out ev_owner integer,
@@ -259,13 +259,13 @@ begin
 end;
 $$;
 
--- Moves retries that are due back into their queues, as events for their subscription only. Those of
--- a batch that is still open stay: whoever takes it over may give the same events back again. Those
--- that are dead letters as well, because another session gave them up meanwhile, are removed. It
--- moves at most as many per queue as make a tick due (ticker_max_count), and the next ones only
--- after those are in a tick, so that the batches are no larger than usual. It makes that tick
--- itself. For a queue that is paused or has an external ticker, it makes no tick and waits for
--- none. Returns how many events it moved.
+-- Moves due retries back into their queues, as events only for their subscription. Retries of a batch
+-- that is still open stay, because a worker that takes it over may schedule the same events again.
+-- Retries that are also dead letters, because another session gave them up, are removed. It moves at
+-- most as many per queue as make a tick due (ticker_max_count), and the next ones only after those are
+-- in a tick, so that batches are no larger than usual. It makes that tick itself. For a queue that is
+-- paused or has an external ticker, it neither makes a tick nor waits for one. Returns how many events
+-- it moved.
 -- locks: the retries it moves, except those that another session moves; those of make_ticks.
 -- writes: retry_queue, current event tables, tick, tick_request.
 create or replace function pgque.maint_retry_events()

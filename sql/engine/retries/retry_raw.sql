@@ -37,9 +37,9 @@ begin
 end;
 $$;
 
--- Schedules all events of an open batch for another delivery, a number of seconds from now,
--- whatever their retry counts. Returns how many it scheduled; events that were scheduled before
--- stay unchanged. The batch stays open. One under a live lease is refused: its owner calls nack_batch.
+-- Schedules all events of an open batch for another delivery, a number of seconds from now, regardless
+-- of their retry counts. Returns how many it scheduled; events that were scheduled before stay
+-- unchanged. The batch stays open. Refused under a live lease: its owner calls nack_batch.
 -- locks: none. writes: retry_queue.
 create or replace function pgque.batch_retry(i_batch_id bigint, i_retry_seconds integer)
 returns integer

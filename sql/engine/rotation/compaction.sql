@@ -14,9 +14,9 @@ where r.rotated_at is null
 -- or up to 800, if others keep the lock (set_lock_wait). A snapshot older than the switch finds
 -- every row where it was.
 
--- Moves the subscriptions that go on in the other half to half i_half: writes their newest positions to
--- both halves, under the next number. A session that read a position before finds that number taken.
--- Returns how many subscriptions it moved.
+-- Moves the subscriptions that continue in the other half to half i_half: writes their newest positions
+-- to both halves, under the next number. A session that has read an older position finds that number
+-- taken. Returns how many subscriptions it moved.
 -- locks: held by the caller. writes: position_log.
 create or replace function pgque.move_positions(i_half smallint)
 returns bigint
@@ -47,8 +47,8 @@ end;
 $$;
 
 -- Switches the log of positions to the other half, if that half is empty: away from half 0 when it has
--- outgrown its subscriptions, and back from half 1 at once. Returns how many positions stay behind that
--- nobody needs, at least 1, or 0 if it did not switch.
+-- outgrown its subscriptions, and back from half 1 at once. Returns how many unneeded positions stay
+-- behind, at least 1, or 0 if it did not switch.
 -- locks: the log's row in log_rotation; position_log against writers. writes: position_log, log,
 -- log_rotation.
 create or replace function pgque.maint_compact_positions()
@@ -87,8 +87,8 @@ exception
 end;
 $$;
 
--- The first tick of each queue that must stay: what its consumers have passed, the start of its
--- retention, and always the last two ticks, which give the event rate.
+-- The first tick of each queue that must stay, because of its consumers' positions, its retention, and
+-- the last two ticks, which give the event rate.
 create or replace view pgque.needed_tick as
 select q.queue_id,
        least(pgque.find_passed_tick(q.queue_id),
@@ -97,8 +97,8 @@ select q.queue_id,
        as first_tick
 from pgque.queue q;
 
--- Whether a copy leaves more ticks behind than it copies, so that the cost per tick is constant, however
--- far a consumer lags.
+-- Returns whether a copy leaves more ticks behind than it copies, so that the cost per tick is constant,
+-- no matter how far a consumer lags.
 create or replace function pgque.are_ticks_obsolete()
 returns boolean
 language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
@@ -119,10 +119,10 @@ begin
 end;
 $$;
 
--- Copies the ticks that are still needed to the other half, without a lock on the log, because a
--- consumer that lags may need a million ticks. From half 0 it copies only if that pays; from half 1 it
--- copies at once. It goes queue by queue: the log has no statistics, and the planner would join it as a
--- whole with all queues. Returns 1 when it made a copy.
+-- Copies the ticks that are still needed to the other half, without a lock on the log, because a lagging
+-- consumer may need a million ticks. From half 0 it copies only if that pays; from half 1 it copies at
+-- once. It copies queue by queue, because the log has no statistics, and the planner would join all of
+-- it with all queues. Returns 1 when it made a copy.
 -- locks: the log's row in log_rotation. writes: tick_log, history, log_rotation.
 create or replace function pgque.maint_copy_ticks()
 returns integer
@@ -162,8 +162,8 @@ exception
 end;
 $$;
 
--- Copies the ticks and switches to the copy. Readers never wait for it. Returns 1 when it switched; 0
--- otherwise, also when a copy waits for the next call because the lock was not available.
+-- Copies the ticks and switches to the copy. Readers never wait for it. Returns 1 when it switched;
+-- otherwise 0, even if a copy waits for the next call because the lock was not available.
 -- locks: those of maint_copy_ticks; tick_log against tickers and registrations. writes: tick_log,
 -- history, log, log_rotation.
 create or replace function pgque.maint_compact_ticks()

@@ -1,5 +1,5 @@
--- Saves to the history a part of the ticks that a compaction has not copied to a half because nobody
--- needs them: the last tick of each minute in which events came, and a queue's first tick, to count
+-- Saves to the history a part of the ticks that a compaction does not copy because nobody needs them:
+-- the last tick of each minute in which events came, and a queue's first tick, to count
 -- from.
 -- locks: held by the caller. writes: history.
 create or replace function pgque.keep_tick_history(i_half smallint)

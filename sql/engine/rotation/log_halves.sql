@@ -44,8 +44,8 @@ begin
 end;
 $$;
 
--- The halves that a switch left, or that a copy filled which was rolled back: they are to be emptied
--- before the next switch.
+-- The halves that a switch left, or that a rolled-back copy filled: they have to be emptied before the
+-- next switch.
 create or replace view pgque.left_half as
 select l.log_name, l.half, h.half as left_half, l.switched_by
 from pgque.log l
@@ -81,7 +81,7 @@ begin
     perform pgque.set_lock_wait();
     execute format('lock table only %s in access exclusive mode', v_left.left_half);  -- quoted: by regclass
     if i_log = 'position' and pgque.move_positions(v_left.half) > 0 then
-        -- A registration had not seen the last switch: this is another one.
+        -- A registration had not seen the last switch, so this is a later one.
         update pgque.log l set switched_by = pg_current_xact_id() where l.log_name = i_log;
         return 0;
     end if;

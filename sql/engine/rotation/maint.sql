@@ -1,7 +1,7 @@
--- Lists the steps of maintenance that are due, in their order. Ticks are copied first, so that no lock
--- is held during the copy. The logs are switched late, since in maint() their locks are kept until
--- commit. The half with the old ticks is emptied after that, since readers wait for its lock, and event
--- tables are dropped later still, since producers wait for theirs.
+-- Lists the due steps of maintenance in their order. Ticks are copied first, so that no lock is held
+-- during the copy. The logs are switched late, because in maint() their locks are kept until commit.
+-- The half with the old ticks is emptied after that, because readers wait for its lock, and event
+-- tables are dropped even later, because producers wait for theirs.
 create or replace function pgque.maint_steps(out func_name text, out func_arg text)
 returns setof record
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
@@ -53,7 +53,7 @@ begin
 end;
 $$;
 
--- Lists what there is to maintain now, for schedulers that run each step in a transaction of its own:
+-- Lists what there is to maintain now, for schedulers that run each step in its own transaction:
 -- functions with no or one argument, to be called again while they return more than 0, and tables to
 -- vacuum.
 create or replace function pgque.maint_operations(out func_name text, out func_arg text)
@@ -68,8 +68,8 @@ exception when lock_not_available then
 end;
 $$;
 
--- Lists the tables whose rows are changed in place, if the server runs no autovacuum. Events, positions
--- and ticks are not among them, because their tables are truncated.
+-- Lists the tables whose rows are changed in place, if the server runs no autovacuum. Tables of events,
+-- positions and ticks are not among them, because they are truncated.
 create or replace function pgque.maint_tables_to_vacuum()
 returns setof text
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
@@ -108,21 +108,21 @@ exception when lock_not_available then
 end;
 $$;
 
--- Returns the hint of an error that ended a step: its own, or what to do next.
+-- Returns the hint of an error that ended a step, or otherwise what to do next.
 create or replace function pgque.next_run_hint(i_hint text)
 returns text
 language plpgsql immutable security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
 begin
-    return coalesce(nullif(i_hint, ''), 'The next run tries it again. A standby takes no writes: run '
+    return coalesce(nullif(i_hint, ''), 'The next run tries it again. A standby accepts no writes: run '
                                 'it on the primary.');
 end;
 $$;
 
 -- Does all maintenance in one call, for any scheduler. Returns how many things it did. What it cannot
--- lock within a second, it leaves for the next call. A step that fails stops no other step and raises a
--- warning; if nothing else was done, the call fails with its error. Call it in a transaction of its
--- own: a transaction that switches a log commits without waiting for a synchronous standby.
+-- lock within a second waits for the next call. Its steps are independent: one that fails raises a
+-- warning, and its error fails the call only if nothing else was done. Call it in its own transaction:
+-- a transaction that switches a log commits without waiting for a synchronous standby.
 -- locks: those of the functions it calls. writes: the same.
 create or replace function pgque.maint()
 returns integer

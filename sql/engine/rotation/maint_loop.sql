@@ -1,6 +1,6 @@
--- Maintenance by a scheduler, step by step. Each step has a transaction of its own, so that the two
--- steps of a rotation are in different transactions, no lock outlasts its step, and a step that
--- fails stops no other.
+-- Maintenance by a scheduler, step by step. Each step has its own transaction, so that the two steps
+-- of a rotation are in different transactions, no lock outlasts its step, and a failed step does not
+-- stop the others.
 
 -- Returns how long maint_loop waits between two rounds: less while a log is on its second half, where
 -- reading costs more.
@@ -17,8 +17,8 @@ exception when lock_not_available then
 end;
 $$;
 
--- Runs maintenance for one slot of a scheduler, every 10 seconds (see maint_pause), in READ COMMITTED,
--- whatever the session's default. A step that fails does not end the slot; the slot raises the last
+-- Runs maintenance for one slot of a scheduler, every 10 seconds (see maint_pause), in READ COMMITTED
+-- even if the session's default differs. A step that fails does not end the slot; the slot raises the last
 -- error at its end.
 -- locks: none between steps. writes: what the steps write.
 create or replace procedure pgque.maint_loop(i_slot interval)

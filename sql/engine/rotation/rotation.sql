@@ -1,10 +1,10 @@
--- The tables that stand apart and are not to be copied, each with the tick after which events are kept.
+-- The tables that stand apart and need the events after a tick: to apply them, or to complete a copy.
 create or replace view pgque.kept_for_table as
 select s.sub_queue as queue_id, s.sub_consumer, a.table_name, a.tick_id
 from pgque.replica_apart a
 join pgque.subscription_base s on s.sub_id = a.sub_id
-join pgque.replica_table r on (r.sub_id, r.table_name) = (a.sub_id, a.table_name)
-where r.incarnation = pgque.incarnation()::text;
+left join pgque.replica_table r on (r.sub_id, r.table_name) = (a.sub_id, a.table_name)
+where a.copying is not null or r.incarnation = pgque.incarnation()::text;
 
 -- Returns the newest tick that every consumer of a queue has passed, with its tables that stand apart;
 -- null if no consumer is registered.
@@ -18,7 +18,7 @@ begin
 end;
 $$;
 
--- The same, or the last tick if no consumer is registered. Nobody needs the events that its snapshot sees.
+-- The same, or the last tick if no consumer is registered. The events that its snapshot sees are not needed.
 create or replace function pgque.find_floor_tick(i_queue_id integer)
 returns pgque.tick
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -90,9 +90,9 @@ as $$
                     i_queue.queue_retention operator(pg_catalog./) 2)
 $$;
 
--- Returns the tick up to which every snapshot sees the events as consumed, or null while a snapshot may
--- not. It notes up to where events may be truncated; the note counts when no snapshot is left from
--- before it.
+-- Returns the tick up to which every snapshot sees the events as consumed, or null while some snapshot
+-- may not. It records up to where events may be truncated; the record counts once no snapshot from
+-- before it is left.
 -- locks: held by the caller. writes: rotation_floor, snapshot_wait.
 create or replace function pgque.settle_floor(i_queue_id integer)
 returns pgque.tick
@@ -113,7 +113,7 @@ begin
     insert into pgque.rotation_floor (queue_id, tick_id, snapshot)
     values (i_queue_id, v_floor.tick_id, v_floor.tick_snapshot)
     on conflict (queue_id) do update set tick_id = excluded.tick_id, snapshot = excluded.snapshot;
-    -- An earlier note of this tick may have been given up when a consumer went back.
+    -- An earlier record of this tick may have been withdrawn when a consumer went back.
     delete from pgque.snapshot_wait w where w.wait_name = v_wait;
     if not pgque.is_seen_by_all(v_wait, format('tick %s', v_floor.tick_id)) then
         v_floor.tick_id := v_note.tick_id;
@@ -127,7 +127,7 @@ $$;
 -- current one. It takes the oldest child, or the other one if the oldest is still needed. Returns 1, or
 -- 0 if it is too early (rotation_interval), if step 2 of the last rotation has not run, if an old
 -- snapshot may need events, if neither child can be emptied, or if the queue does not exist. The child
--- that comes next is closed to writers. If the oldest child was skipped, that one stays closed instead.
+-- that comes next is closed to writers. If the oldest child was skipped, it stays closed instead.
 -- locks: the queue's row, so that no consumer registers meanwhile; the child, exclusively. writes:
 -- queue, rotation_floor, the catalog; truncates the child.
 create or replace function pgque.maint_rotate_tables_step1(i_queue_name text)
@@ -177,7 +177,7 @@ begin
 end;
 $$;
 
--- The size of a queue's event tables. It is 0 if no event was sent since the last rotations: then
+-- Returns the size of a queue's event tables. If no event was sent since the last rotations it is 0, and
 -- maintenance does not rotate the queue.
 create or replace function pgque.event_bytes(i_queue pgque.queue)
 returns bigint
@@ -217,7 +217,7 @@ begin
 end;
 $$;
 
--- Rotation, step 2, in a later transaction than step 1: notes that the switch is committed, which
+-- Rotation, step 2, in a later transaction than step 1: records that the switch is committed, which
 -- allows the next one.
 -- locks: rows of the queues it notes, without waiting. writes: queue.
 create or replace function pgque.maint_rotate_tables_step2()

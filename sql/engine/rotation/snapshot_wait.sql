@@ -1,15 +1,15 @@
 -- Waits for snapshots. TRUNCATE empties a table for old snapshots, too, and a dump takes its snapshot
--- first and its locks later. So what was given up by a change is truncated when no snapshot is left
--- from before the change.
+-- first and its locks later. So what a change gave up is only truncated when no snapshot from before
+-- the change is left.
 
--- Whether all snapshots see a change, such as a transaction's, so that what nobody needs since then may
--- be truncated. Called again under the same name until it returns true. The first call for a change
--- records who holds a snapshot; it has to be in a later transaction than the change if i_change is that
--- transaction. Autovacuum reads no event, and may take hours over a large table. A standby that reports
--- its snapshots (hot_standby_feedback) counts, too. It returns true after the snapshot patience in any
+-- Returns whether all snapshots see a change, such as a transaction's, so that what it gave up may be
+-- truncated. It is called again under the same name until it returns true. The first call for a change
+-- records who holds a snapshot; if i_change is a transaction, it has to be in a later one. Autovacuum
+-- does not count: it reads no event, and may take hours over a large table. A standby that reports its
+-- snapshots (hot_standby_feedback) counts. It returns true after the snapshot patience in any
 -- case. While it waits, it moves marked_by to its own transaction each minute: a report on a standby
 -- that began after the change locks the tables as well, and the replay of a TRUNCATE would wait for it.
--- locks: none; the caller holds one under which nobody else asks for this name. writes: snapshot_wait.
+-- locks: none; the caller holds one under which nobody else uses this name. writes: snapshot_wait.
 create or replace function pgque.is_seen_by_all(i_name text, i_change text)
 returns boolean
 language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$

@@ -58,7 +58,7 @@ begin
 end;
 $$;
 
--- Raises the error for a queue that takes no tick from this ticker, with the setting that would
+-- Raises the error for a queue that accepts no tick from this ticker, with the setting that would
 -- allow it.
 create or replace function pgque.refuse_tick(i_queue pgque.queue)
 returns void

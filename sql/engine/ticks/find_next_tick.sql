@@ -1,10 +1,11 @@
 -- Returns the tick that ends the next batch after i_last, or null. This is the nearest tick that is
 -- older than the lag and meets the minimum count or the minimum interval. With a maximum count, it
--- is the farthest tick that stays within that count. Counts are differences of event ids, so they
--- are upper estimates if transactions rolled back. Events that the last tick left behind have ids that
--- it counts: a minimum of one is met by the first tick that leaves none. Redelivered events get no new
--- ids, so with an owner the events themselves are counted before several ticks become one batch, and if
--- they are too many, it is an earlier tick.
+-- is the farthest tick that stays within that count, and the minimum interval is met once it has
+-- passed, because a quiet queue has no later tick until its idle period is over.
+-- Counts are differences of event ids, so they are upper estimates if transactions rolled back. Events
+-- that the last tick left behind have ids that it counts: a minimum of one is met by the first tick that
+-- leaves none behind. Redelivered events get no new ids, so for an owner the events themselves are
+-- counted before several ticks become one batch; if there are too many, it is an earlier tick.
 create or replace function pgque.find_next_tick(
     i_queue_id integer, i_last pgque.tick,
     i_min_lag interval, i_min_count integer, i_min_interval interval, i_max_count integer,
@@ -12,6 +13,8 @@ create or replace function pgque.find_next_tick(
 returns pgque.tick
 language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 declare
+    v_is_over constant boolean := i_max_count is not null
+                                  and clock_timestamp() >= i_last.tick_time + i_min_interval;
     v_newest  timestamptz := timestamptz 'infinity';
     v_near    pgque.tick;
     v_far     pgque.tick;
@@ -28,7 +31,7 @@ begin
       and (i_min_count is null and i_min_interval is null
            or t.tick_event_seq >= i_last.tick_event_seq + i_min_count
            or i_min_count = 1 and i_last.left_some and not t.left_some
-           or t.tick_time >= i_last.tick_time + i_min_interval)
+           or t.tick_time >= i_last.tick_time + i_min_interval or v_is_over)
     order by t.tick_id
     limit 1;
     if not found or i_max_count is null then
@@ -48,7 +51,7 @@ begin
     end if;
     while i_owner_id is not null and v_far.tick_id > v_near.tick_id
           and pgque.count_between(i_last, v_far, i_owner_id, i_max_count) > i_max_count loop
-        select t.* into v_far  -- halves the way back to the nearest one
+        select t.* into v_far  -- goes back half the way to the nearest one
         from pgque.tick t
         where t.tick_queue = i_queue_id and t.tick_id <= (v_near.tick_id + v_far.tick_id) / 2
         order by t.tick_id desc

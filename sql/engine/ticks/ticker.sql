@@ -1,6 +1,6 @@
 -- Returns the snapshot that a tick stores. A transaction that already has an id counts as finished
--- in its own snapshot, although it may still insert events. So the ticker's own id is added to
--- those in progress, and all its events come in a later batch.
+-- in its own snapshot, although it may still insert events. So the ticker's own id is added to the
+-- transactions in progress, and all its events come in a later batch.
 create or replace function pgque.tick_snapshot()
 returns pg_snapshot
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
@@ -36,10 +36,10 @@ begin
 end;
 $$;
 
--- Queues whose next tick is due, with their last tick and the last event id given out. A tick is
--- due for enough new events; for any new events, or events that the last tick may have left behind,
--- once that tick is older than the lag; after the idle period; on request; and at once for a queue's
--- first event, or if the clock was set back behind the last tick.
+-- Queues whose next tick is due, with their last tick and the last event id given out. A tick is due
+-- if there are enough new events; if there are any new events, or events that the last tick may have
+-- left behind, once that tick is older than the lag; after the idle period; on request; and at once for
+-- a queue's first event, or if the clock was set back behind the last tick.
 create or replace view pgque.tick_due as
 select q.queue_id, q.queue_name, last_tick.tick_id as last_tick_id, seq.last_event_id,
        last_tick.tick_event_seq as last_tick_event_seq, q.queue_seq as event_seq, last_tick.left_some,
@@ -79,7 +79,7 @@ declare
     v_database  constant oid := (select d.oid from pg_database d where d.datname = current_database());
     v_running   integer[];
 begin
-    perform pg_stat_clear_snapshot();  -- or an earlier answer of this transaction is given again
+    perform pg_stat_clear_snapshot();  -- otherwise an earlier answer in this transaction is repeated
     v_running := array(select a.pid
                        from pg_stat_get_activity(null) a
                        where a.datid = v_database and a.pid <> pg_backend_pid()
@@ -95,7 +95,7 @@ begin
 end;
 $$;
 
--- Ticks those queues between two ids that are due and that no other transaction is ticking; returns
+-- Ticks the queues between two ids that are due and that no other transaction is ticking; returns
 -- the new ticks' ids. Locked rows are skipped, so that a ticker inside a long transaction delays no
 -- other queue. Only a role with rights on the table tick_state can take this lock.
 --
@@ -105,11 +105,11 @@ $$;
 -- advanced. If no id was given out since a tick that left nothing behind, this one leaves nothing
 -- behind either.
 --
--- Whoever does not look assumes that a tick with new events left some behind. That is never wrong for
--- an event, but makes a tick too many when the queue becomes quiet. So a busy queue is not looked at,
--- and neither is one of which this is assumed already. A queue is looked at when it has its first
--- events for some time, and by the tick that is due after the lag without new events. A ticker that may
--- have an older snapshot, or has events of its own, cannot tell either.
+-- A tick that does not look assumes that new events left some behind. That is never wrong for an event,
+-- but makes a tick too many when the queue becomes quiet. So a busy queue is not looked at, and neither
+-- is one for which this is already assumed. A queue is looked at when it has its first events for some
+-- time, and by the tick that is due after the lag without new events. A ticker that may have an older
+-- snapshot, or has events of its own, cannot tell either.
 -- Refuses a database that was restored and is not adopted, as check_adopted does.
 -- locks: the rows in tick_state of the queues it ticks. writes: tick, tick_request; notifies.
 create or replace function pgque.make_ticks(i_first_queue integer, i_last_queue integer)
@@ -173,7 +173,7 @@ begin
 end;
 $$;
 
--- Ticks every queue that is due; returns how many. Waits a second at most for a lock.
+-- Ticks every queue that is due; returns how many. Waits at most a second for a lock.
 -- locks: those of make_ticks. writes: the same.
 create or replace function pgque.ticker()
 returns bigint
@@ -208,7 +208,7 @@ exception when lock_not_available then
 end;
 $$;
 
--- Makes the next ticker run tick this queue whatever its thresholds say; returns the last tick id.
+-- Makes the next ticker run tick this queue regardless of its thresholds; returns the last tick id.
 -- Refused while the queue is paused or has an external ticker.
 -- locks: none. writes: tick_request.
 create or replace function pgque.force_next_tick(i_queue_name text)

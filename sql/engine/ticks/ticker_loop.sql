@@ -31,8 +31,8 @@ exception when lock_not_available then
 end;
 $$;
 
--- Returns when to work next in a slot: one period after the last time (a null period means that of
--- ticks). Returns null if the slot is over or stop() was called. Late work delays the following
+-- Returns when to work next in a slot: one period after the last time (a null period means the period
+-- of ticks). Returns null if the slot is over or stop() was called. Late work delays the following
 -- work and is not followed by a burst.
 create or replace function pgque.next_beat(
     i_last timestamptz, i_period interval, i_ends timestamptz, i_job_id bigint)
@@ -57,9 +57,9 @@ exception when lock_not_available then
 end;
 $$;
 
--- Ticks for one slot of a scheduler. Each tick is committed by itself, so that no tick waits for
--- another and no snapshot is held longer than a period. It runs in READ COMMITTED, whatever the
--- session's default. A tick that fails does not end the slot; the slot raises the last error at its
+-- Ticks for one slot of a scheduler. Each tick is committed separately, so that no tick waits for
+-- another and no snapshot is held longer than a period. It runs in READ COMMITTED even if the session's
+-- default differs. A tick that fails does not end the slot; the slot raises the last error at its
 -- end.
 -- locks: none between ticks. writes: what ticker writes.
 create or replace procedure pgque.ticker_loop(i_slot interval)

@@ -1,10 +1,10 @@
--- Finds the ticks around the events of a time window. It begins at i_start and ends before i_end. An
--- event is in the window of the tick with which it became visible. So each event is in exactly one
--- of several adjoining windows: that of its commit, or the next one if no tick came in between. The
--- window begins after prev_tick_id and goes up to tick_id; they are equal if it has no tick.
--- attempt is higher than that of any earlier call, so that sinks can tell the newest attempt.
--- Refuses a window whose ticks are not all there: because it is not over, because they are no longer
--- retained, or because the queue is younger.
+-- Finds the ticks around the events of a time window, which begins at i_start and ends before i_end. An
+-- event is in the window of the tick with which it became visible. So each event is in exactly one of
+-- several adjoining windows: the window of its commit, or the next one if no tick came in between. The
+-- window begins after prev_tick_id and goes up to tick_id; they are equal if it has no tick. attempt is
+-- higher than for any earlier call, so that sinks recognize the newest attempt. Refuses a window if not
+-- all of its ticks exist: because it is not over, because they are no longer retained, or because the
+-- queue is younger.
 -- locks: none. writes: nothing, but the transaction gets an id.
 create or replace function pgque.window_ticks(
     i_queue text, i_start timestamptz, i_end timestamptz,
@@ -20,7 +20,7 @@ declare
 begin
     perform pgque.check_adopted();
     if i_start is null or i_end is null or not i_start < i_end then
-        raise exception '% to % is no time window', coalesce(i_start::text, 'null'),
+        raise exception '% to % is not a time window', coalesce(i_start::text, 'null'),
                         coalesce(i_end::text, 'null')
             using errcode = 'PQ005', hint = 'Pass two times, the earlier one first.';
     end if;
@@ -28,7 +28,7 @@ begin
         raise exception 'the window from % to % is older than queue "%", which was created %',
                         i_start, i_end, i_queue, v_oldest.tick_time
             using errcode = 'PQ005',
-                  hint = 'Begin with a window that has a part of the queue''s life.';
+                  hint = 'Begin with a window that overlaps the time since then.';
     elsif v_oldest.tick_id > 1 and v_oldest.tick_time >= i_start then
         raise exception 'the window from % to % of queue "%" is %: the oldest tick is %, of %',
                         i_start, i_end, i_queue,

@@ -1,10 +1,10 @@
--- Has each change of a table sent to a queue, from the commit of this transaction on: by statement
--- triggers on the table and its partitions. Called again, it adds partitions that came later and
--- follows a new name. Returns how many tables have the triggers. The role needs pgque_writer and the
--- right to create triggers on the table. With i_append, it has no key, because rows are only inserted:
--- an update is the deletes of all old rows and the updates of all new ones. It waits for writers of the
--- table for a second at most, ten times. The insert of no row has drop_queue() wait for this transaction,
--- and then see the triggers.
+-- Makes statement triggers on a table and its partitions, which send each change to a queue from the
+-- commit of this transaction on. Called again, it adds new partitions and follows a new name of the
+-- table. Returns how many tables have the triggers. The role needs pgque_writer and the right to create
+-- triggers on the table. With i_append, the table has no key, because rows are only inserted: an update
+-- becomes deletes of all old rows and updates of all new ones. It waits for writers of the table for at
+-- most a second, ten times. The insert of no row makes drop_queue() wait for this transaction, and then
+-- see the triggers.
 -- locks: the tables (SHARE ROW EXCLUSIVE). writes: their triggers.
 create or replace function pgque.capture(
     i_table regclass, i_queue text, i_append boolean default false)
@@ -19,7 +19,7 @@ declare
 begin
     execute format('insert into %s (ev_type) select null where false',  -- quoted: by the function
                    pgque.current_event_table(i_queue));
-    perform pgque.current_event_table(i_queue);  -- it may have been dropped meanwhile
+    perform pgque.current_event_table(i_queue);  -- the queue may have been dropped in the meantime
     perform pgque.check_captured(i_table, i_append);
     for v_attempt in 1 .. c_attempts loop
         begin
@@ -72,7 +72,7 @@ begin
 end;
 $$;
 
--- Notes in the comment of a trigger since when a table is captured. Only the table's owner may.
+-- Records in the comment of a trigger since when a table is captured. Only the table's owner may do it.
 -- locks: none that lasts. writes: the comment.
 create or replace function pgque.note_captured(i_table regclass, i_trigger text)
 returns void
@@ -88,10 +88,10 @@ begin
 end;
 $$;
 
--- Ends what capture() began. Changes that are committed before stay in the queue. Returns how many
--- tables had the triggers, and warns of consumers that replicate the table. It needs its owner. As
--- capture(), it waits for a second at most, ten times, because whoever comes meanwhile waits behind it.
--- It locks the table before its partitions, as writers do.
+-- Ends what capture() began. Changes committed before stay in the queue. Returns how many tables had the
+-- triggers, and warns about consumers that replicate the table. Only the table's owner may call it. Like
+-- capture(), it waits for at most a second, ten times, because later sessions wait behind it. It locks
+-- the table before its partitions, as writers do.
 -- locks: the tables (ACCESS EXCLUSIVE). writes: their triggers.
 create or replace function pgque.uncapture(i_table regclass, i_queue text)
 returns integer
@@ -115,7 +115,7 @@ begin
             exit;
         exception when lock_not_available then
             if v_attempt = c_attempts then
-                raise exception 'table % is still captured: whoever uses it did not end within % '
+                raise exception 'table % is still captured: sessions that use it did not end within % '
                                 'attempts of a second', i_table, c_attempts
                     using errcode = 'lock_not_available',
                           hint = 'Call it again when pg_locks has no long transaction on it.';
@@ -152,8 +152,8 @@ begin
     select c.* into v_class from pg_class c where c.oid = i_table;
     v_why := case
         when v_why is not null then v_why
-        when v_class.oid is null then 'is no table'
-        when v_class.relkind not in ('r', 'p') then 'is no table: only tables and partitioned tables '
+        when v_class.oid is null then 'is not a table'
+        when v_class.relkind not in ('r', 'p') then 'is not a table: only tables and partitioned tables '
             'have changes to capture'
         when v_class.relpersistence = 't' then 'is temporary'
         when v_class.relispartition then format(
@@ -172,7 +172,7 @@ begin
 end;
 $$;
 
--- Why triggers of statements do not see all changes of a table; null if they do.
+-- Returns why statement triggers do not see all changes of a table; null if they do.
 create or replace function pgque.capture_gap(i_table regclass)
 returns text
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
@@ -194,7 +194,7 @@ begin
 end;
 $$;
 
--- The columns of a table's primary key, or else of its replica identity; null without either.
+-- Returns the columns of a table's primary key, or of its replica identity; null if it has neither.
 create or replace function pgque.key_of_table(i_table regclass)
 returns text[]
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
@@ -211,15 +211,15 @@ begin
 end;
 $$;
 
--- The columns of a table as events have them: integers, booleans, times and texts as they are, which
--- JSON holds exactly, and everything else as the text that PostgreSQL prints.
+-- Returns the columns of a table as events have them: integers, booleans, times and texts unchanged,
+-- because JSON holds them exactly, and everything else as the text that PostgreSQL prints.
 create or replace function pgque.capture_columns(i_relid oid)
 returns text
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     return (
         select string_agg(case
-            -- A domain prints by the function of the type that it is made of.
+            -- A domain prints with the function of its underlying type.
             when t.typoutput in ('int2out'::regproc, 'int4out'::regproc, 'int8out'::regproc,
                                  'boolout'::regproc, 'textout'::regproc, 'varcharout'::regproc,
                                  'timestamp_out'::regproc, 'timestamptz_out'::regproc)
@@ -234,7 +234,7 @@ begin
 end;
 $$;
 
--- A table and its partitions at all levels. pg_partition_tree() would lock them, before the table itself.
+-- Returns a table and all its partitions. pg_partition_tree() would lock them before the table itself.
 create or replace function pgque.capture_relations(i_table regclass)
 returns setof regclass
 language sql stable set search_path = pgque, pg_catalog, pg_temp
@@ -250,7 +250,7 @@ as $$
     select relation from part;
 $$;
 
--- The name of a table in events: with its schema, quoted where needed.
+-- Returns the name of a table in events: with its schema, quoted where needed.
 create or replace function pgque.capture_table(i_table regclass)
 returns text
 language sql stable set search_path = pgque, pg_catalog, pg_temp
@@ -261,7 +261,7 @@ as $$
     where c.oid = i_table;
 $$;
 
--- The same of a table that is named as in SQL, also if it is not there any more.
+-- Returns the same for a name as in SQL, even if the table no longer exists.
 create or replace function pgque.captured_name(i_name text)
 returns text
 language sql stable set search_path = pgque, pg_catalog, pg_temp

@@ -1,11 +1,11 @@
--- Trigger of capture(): each statement that changes the table makes an event for each row that it
--- changed (docs/capture.md). Who changes the table needs no right on the queue: it runs as the schema's
--- owner, and only its creation needs EXECUTE. So it reads nothing of the table but its transition
--- tables, since a query of the table runs code of the table's owner, such as the expressions of an index
+-- Trigger of capture(): each statement that changes the table makes an event for each changed row
+-- (docs/capture.md). The role that changes the table needs no right on the queue: this runs as the schema's
+-- owner, and only creating the trigger needs EXECUTE. So it reads nothing of the table but its transition
+-- tables, because a query of the table runs code of the table's owner, such as the expressions of an index
 -- (docs/decisions/0016-capture-as-the-owner.md). The arguments are the queue, the table as events name
--- it, and 'append' for one without a key. Its settings are all that change how a type prints; whatever
--- else prints values takes them from capture_settings(). `pgque_row.*` is the row even where a column of
--- the table is named pgque_row.
+-- it, and 'append' for a table without a key. Its settings are all that change how a type prints; other
+-- code that prints values takes them from capture_settings(). `pgque_row.*` is the row even if a column
+-- of the table is named pgque_row.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.capture_change()
 returns trigger
@@ -34,13 +34,13 @@ begin
         perform pgque.capture_truncate(tg_argv[0], tg_argv[1], tg_relid, tg_name, tg_when);
         return null;
     end if;
-    -- Else the name of a transition table could be that of somebody's view, whose code would run.
+    -- Otherwise the name of a transition table could be somebody's view, whose code would run.
     if tg_level <> 'STATEMENT' or not exists (
         select from pg_trigger t
         where t.tgrelid = tg_relid and t.tgname = tg_name
           and (tg_op = 'INSERT' or t.tgoldtable = 'old_table')
           and (tg_op = 'DELETE' or t.tgnewtable = 'new_table')) then
-        perform pgque.refuse_value('trigger "%s" is none that capture() makes', tg_name,
+        perform pgque.refuse_value('trigger "%s" was not made by capture()', tg_name,
                                    'Drop it, and call pgque.capture.');
     end if;
     v_columns := pgque.capture_columns(tg_relid);
@@ -48,8 +48,8 @@ begin
         v_key := pgque.key_of_table(c_table);
     end if;
     if v_key is not null and c_within > pg_trigger_depth() then
-        -- Triggers changed rows of this table within the statement, and their events are there
-        -- already. So what counts is what the rows are now, and not what the statement made them.
+        -- Triggers changed rows of this table within the statement, and their events already exist. So
+        -- the rows' current values count, not what the statement made them.
         v_now := pgque.captured_rows(tg_relid, tg_name);
         v_gone := format(c_events, 'delete', v_columns, case tg_op
             when 'INSERT' then 'new_table' when 'DELETE' then 'old_table'
@@ -59,7 +59,7 @@ begin
         v_written := 'select ''update'', n, $1 from string_to_table($2, chr(10)) n';
     else
         if tg_op <> 'INSERT' then
-            -- Which old row became which new row is unknown, and does not matter.
+            -- It is unknown, and does not matter, which old row became which new row.
             v_gone := format(c_events, 'delete', v_columns,
                              concat('old_table o', pgque.capture_condition(tg_relid, v_key)));
         end if;
@@ -79,10 +79,10 @@ begin
 end;
 $$;
 
--- Trigger of capture() that fires before capture_change() and leaves it the rows that the statement
--- changed as they are now, a line each in pgque.rows, if triggers changed the table within the statement;
--- and the rows of a partition that is truncated by itself. It reads the table with the rights of whoever
--- changes it, who may have none on our schema, so it calls nothing of ours.
+-- Trigger of capture() that fires before capture_change(). If triggers changed the table within the
+-- statement, it passes on the statement's rows as they are now, one per line in pgque.rows; and the rows
+-- of a partition that is truncated alone. It reads the table with the rights of the role that changes it,
+-- which may have none on this schema, so it calls no function of it.
 create or replace function pgque.capture_rows()
 returns trigger
 language plpgsql set search_path = pgque, pg_catalog, pg_temp set bytea_output = 'hex'
@@ -142,8 +142,8 @@ begin
 end;
 $$;
 
--- What the trigger capture_rows() has left for a trigger of the same statement, which it has to precede:
--- else anybody could have set it.
+-- Returns what the trigger capture_rows() has left for a trigger of the same statement. It has to fire
+-- just before; otherwise anybody could have set it.
 create or replace function pgque.captured_rows(i_relid oid, i_trigger name)
 returns text
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
@@ -161,9 +161,9 @@ begin
 end;
 $$;
 
--- The condition that an old row o of a statement has no new row n with its key, as it prints: 1.0 and 1.00
--- are equal, and a replica finds a row by what is printed. Texts are compared where operators of the
--- key's type could be somebody's. Null without a key.
+-- The condition that an old row o of a statement has no new row n with its key, as printed: 1.0 and 1.00
+-- are equal, but a replica finds a row by its printed key. Texts are compared where operators of the
+-- key's type could be user-defined. Null without a key.
 create or replace function pgque.capture_condition(i_relid oid, i_key text[])
 returns text
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
@@ -177,14 +177,14 @@ begin
             a.attname), ' and '))
         from pg_attribute a
         join pg_type t on t.oid = a.atttypid
-        join pg_proc p on p.oid = t.typoutput  -- that of a domain is of the type it is made of
+        join pg_proc p on p.oid = t.typoutput  -- a domain has the function of its underlying type
         left join pg_collation c on c.oid = a.attcollation
         where a.attrelid = i_relid and a.attnum > 0 and a.attname = any (i_key)
         having count(*) > 0);
 end;
 $$;
 
--- The statements that have a session print values as the events of captured tables have them.
+-- The statements that make a session print values as the events of captured tables do.
 create or replace function pgque.capture_settings()
 returns setof text
 language sql stable set search_path = pgque, pg_catalog, pg_temp
@@ -196,8 +196,8 @@ as $$
     where p.oid = 'pgque.capture_change()'::regprocedure;
 $$;
 
--- The event of a TRUNCATE. A partition that is truncated by itself makes a delete of each row: the
--- trigger of the whole table, which fires first, says whether it is.
+-- Makes the event for a TRUNCATE. A partition that is truncated alone makes a delete of each row; the
+-- trigger of the whole table, which fires first, tells whether it is.
 create or replace function pgque.capture_truncate(
     i_queue text, i_table text, i_relid oid, i_trigger name, i_when text)
 returns void

@@ -1,7 +1,7 @@
 -- Which tables are captured (docs/capture.md).
 
--- The tables that capture() has sent to a queue, or to all, and what is wrong with each: changes that
--- it does not see, such as those of a partition that came later. problem is null if nothing is.
+-- The tables that capture() sends to a queue, or to all queues, and what is wrong with each: changes that
+-- it does not see, such as those of a new partition. problem is null if nothing is wrong.
 create or replace function pgque.captured_tables(
     i_queue text default null,
     out queue_name text, out table_name text, out key text[], out problem text)
@@ -34,7 +34,7 @@ as $$
         when gap.r is not null then format('partition %s has no triggers: call pgque.capture again',
                                            gap.r)
         when c.args[3] is null and pgque.key_of_table(c.captured) is null then
-            'it has no key any more'
+            'it no longer has a key'
         when c.args[3] is not null and pgque.key_of_table(c.captured) is not null then
             'it has a key now: call pgque.capture again, without append'
         else 'it ' || pgque.capture_gap(c.captured)
@@ -55,8 +55,8 @@ as $$
     order by 1, 2;
 $$;
 
--- Refuses to go on while tables are captured into a queue, or into any: without it, nobody could change
--- them.
+-- Refuses to continue while tables are captured into a queue, or into any, because then nobody could
+-- change them.
 create or replace function pgque.check_uncaptured(i_queue text, i_else text)
 returns void
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$

@@ -1,8 +1,8 @@
 -- Replicas: the changes of captured tables, applied to a copy of each (docs/replicas.md).
 
--- Remembers that a consumer has copied a table as a snapshot shows it. Called in the transaction of the
--- ack, so it counts only if the copy's attempt is the one that was acked. From then on, the consumer
--- leaves out the changes that the snapshot contains.
+-- Records that a consumer has copied a table as a snapshot shows it. It is called in the transaction of
+-- the ack, so it counts only if the attempt that copied is the one that was acked. From then on, the
+-- consumer skips the changes that the snapshot contains.
 -- locks: none. writes: replica_table.
 create or replace function pgque.set_replicated(
     i_queue text, i_consumer text, i_table text, i_copied pg_snapshot, i_shape text)
@@ -22,7 +22,8 @@ begin
 end;
 $$;
 
--- Has a consumer copy a table again, at its next batch or the next attempt at an open one.
+-- Makes a consumer copy a table again, at its next batch or the next attempt at an open one. No events are
+-- kept for the table until then, so a copy that is not complete may begin again.
 -- locks: none. writes: replica_table, replica_apart.
 create or replace function pgque.forget_replicated(i_queue text, i_consumer text, i_table text)
 returns void
@@ -31,59 +32,65 @@ declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
 begin
     if i_table is null then
-        perform pgque.refuse_value('no table is to be forgotten', null,
+        perform pgque.refuse_value('no table was named', null,
                                    'pgque.replicated_tables() lists those that were copied.');
     end if;
     delete from pgque.replica_table r where r.sub_id = v_sub.sub_id and r.table_name = i_table;
-    update pgque.replica_apart a set retry_at = clock_timestamp()
+    update pgque.replica_apart a set retry_at = clock_timestamp(), copying = null
     where a.sub_id = v_sub.sub_id and a.table_name = i_table;
 end;
 $$;
 
--- Notes that a table of a consumer stands apart from the batch after a tick on, or failed once more since
--- then; without a reason, that it stands apart no longer. Called in the transaction of the ack. The pause
--- before the next attempt is a minute at first, and ten at most.
+-- Records that a consumer's table stands apart from the batch after a tick on, or failed again; or how far its
+-- copy in parts is; without a reason and a copy, that it no longer stands apart. It is called in the
+-- transaction of the ack. After a failure, the pause before the next attempt grows from one minute to ten.
 -- locks: none. writes: replica_apart.
 create or replace function pgque.set_apart(
-    i_queue text, i_consumer text, i_table text, i_tick bigint, i_reason text)
+    i_queue text, i_consumer text, i_table text, i_tick bigint, i_reason text,
+    i_copying text default null)
 returns void
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
-    v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+    v_sub     pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+    v_failed  constant integer := (i_reason is not null)::int;
 begin
     if i_table is null or i_tick is null or i_tick < 0 then
-        perform pgque.refuse_value('what stands apart has a table and a tick', null,
+        perform pgque.refuse_value('a table that stands apart needs a name and a tick', null,
                                    'Pass the tick that begins the batch.');
     end if;
-    if i_reason is null then
+    if i_reason is null and i_copying is null then
         delete from pgque.replica_apart a where a.sub_id = v_sub.sub_id and a.table_name = i_table;
         return;
     end if;
-    insert into pgque.replica_apart as a (sub_id, table_name, tick_id, reason)
-    values (v_sub.sub_id, i_table, i_tick, i_reason)
+    insert into pgque.replica_apart as a (sub_id, table_name, tick_id, reason, copying, attempts, retry_at)
+    values (v_sub.sub_id, i_table, i_tick, coalesce(i_reason, ''), i_copying, v_failed,
+            clock_timestamp() + v_failed * interval '1 minute')
     on conflict (sub_id, table_name) do update
-    set tick_id = excluded.tick_id, attempts = a.attempts + 1, reason = excluded.reason,
-        retry_at = clock_timestamp() + least(2 ^ least(a.attempts, 4), 10) * interval '1 minute';
+    set tick_id = excluded.tick_id, reason = excluded.reason, copying = excluded.copying,
+        attempts = v_failed * (a.attempts + 1),
+        retry_at = clock_timestamp()
+                   + v_failed * least(2 ^ least(a.attempts, 4), 10) * interval '1 minute';
 end;
 $$;
 
--- The tables of a consumer that stand apart. is_kept says whether the events after tick_id are there,
--- is_due whether the pause before the next attempt is over.
+-- The tables of a consumer that stand apart. is_kept tells whether the events after tick_id exist, is_due
+-- whether the pause before the next attempt is over.
 create or replace function pgque.tables_apart(
     i_queue text, i_consumer text,
-    out table_name text, out tick_id bigint, out is_kept boolean, out is_due boolean, out reason text)
+    out table_name text, out tick_id bigint, out is_kept boolean, out is_due boolean, out reason text,
+    out copying text)
 returns setof record
 language sql stable security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
     select a.table_name, a.tick_id, a.tick_id >= q.queue_first_tick, a.retry_at <= clock_timestamp(),
-           a.reason
+           a.reason, a.copying
     from pgque.find_subscription(i_queue, i_consumer) s
     join pgque.queue q on q.queue_id = s.sub_queue
     join pgque.replica_apart a on a.sub_id = s.sub_id
     order by 1;
 $$;
 
--- Whether a table that stands apart is due in an open batch, which then needs a run without events, too.
+-- Returns whether a table that stands apart is due in an open batch, which then needs a run even if empty.
 create or replace function pgque.has_table_due(i_batch_id bigint)
 returns boolean
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -94,7 +101,7 @@ begin
 end;
 $$;
 
--- The tables that a consumer has copied, without those of an earlier life of the database, whose
+-- The tables that a consumer has copied, except in an earlier incarnation of the database, whose
 -- transaction ids mean nothing here.
 create or replace function pgque.replicated_tables(
     i_queue text, i_consumer text,
@@ -109,7 +116,7 @@ as $$
     order by 1;
 $$;
 
--- The types that the values of a type are made of, with itself.
+-- Returns the types that make up a type, including itself.
 create or replace function pgque.types_within(i_type oid)
 returns setof oid
 language sql stable set search_path = pgque, pg_catalog, pg_temp
@@ -131,9 +138,9 @@ as $$
     select type from kind;
 $$;
 
--- The columns of a table as its events have them, in order, with the types that domains are made of.
--- is_stable says of a key's column whether different values of its type print differently, and each in
--- one way wherever and whenever it does.
+-- The columns of a table as its events have them, in order, with the underlying types of domains.
+-- is_stable tells for a key's column whether different values of its type print differently, and each
+-- value always prints in the same way.
 create or replace function pgque.source_columns(
     i_table regclass,
     out column_name text, out data_type text, out is_key boolean, out is_stable boolean,
@@ -176,11 +183,10 @@ as $$
     order by b.attnum;
 $$;
 
--- A text that changes if anything happens to a table that its triggers do not report: other columns, or
--- columns that were altered or renamed and are as before, another key or one made anew, other partitions,
--- files that were written anew (by ALTER TABLE, but also by TRUNCATE and VACUUM FULL), triggers of
--- capture() into this queue that were made anew, disabled or enabled, or another definition of an enum or
--- of a composite type.
+-- A text that changes if anything happens to a table that its triggers do not report: added, altered or
+-- renamed columns, another or recreated key, other partitions, rewritten files (by ALTER TABLE, but also
+-- by TRUNCATE and VACUUM FULL), triggers of capture() into this queue that were recreated, disabled or
+-- enabled, or another definition of an enum or of a composite type.
 -- Null if there is no such table.
 create or replace function pgque.table_shape(i_table regclass, i_queue text)
 returns text
@@ -216,9 +222,9 @@ as $$
     from pg_class where oid = i_table;
 $$;
 
--- Makes a tick with the snapshot of this transaction, whatever the queue's thresholds say, so that what
--- the transaction reads is exactly what the tick's events come to. Returns the tick, or null if the
--- queue has one with a newer snapshot already: then try again in a new transaction.
+-- Makes a tick with the snapshot of this transaction, regardless of the queue's thresholds, so that the
+-- rows that the transaction reads exactly match the tick's events. Returns the tick, or null if the
+-- queue already has one with a newer snapshot: then try again in a new transaction.
 -- locks: those of ticker(). writes: tick_request, and a tick.
 create or replace function pgque.snapshot_tick(i_queue text)
 returns bigint
@@ -226,7 +232,7 @@ language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp a
 begin
     perform pgque.find_queue(i_queue);
     if current_setting('transaction_isolation') = 'read committed' then
-        perform pgque.refuse_value('queue "%s" gets no tick with a snapshot of a statement', i_queue,
+        perform pgque.refuse_value('queue "%s" cannot get a tick with a statement''s snapshot', i_queue,
                                    'Begin the transaction with ISOLATION LEVEL REPEATABLE READ.');
     end if;
     perform pgque.force_next_tick(i_queue);
@@ -235,7 +241,7 @@ end;
 $$;
 
 -- Records, in the transaction of a batch's ack, that its run left the replicas at i_tick, its end; or that
--- no run was needed, because it has no event after i_empty_after, its start.
+-- no run was needed, because the batch has no event after i_empty_after, its start.
 -- locks: the consumer's row in replica_position. writes: replica_position.
 create or replace function pgque.note_stored(
     i_queue text, i_consumer text, i_tick bigint, i_empty_after bigint default null)
@@ -245,7 +251,7 @@ declare
     v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
 begin
     if i_tick is null or least(i_tick, i_empty_after) < 0 then
-        perform pgque.refuse_value('a batch has a tick', null, 'Pass the one that ends it.');
+        perform pgque.refuse_value('a batch needs a tick', null, 'Pass the tick that ends it.');
     end if;
     if i_empty_after is not null then
         update pgque.replica_position r set empty_to = i_tick
@@ -258,7 +264,7 @@ begin
 end;
 $$;
 
--- Returns how far a consumer's replicas are (schema/replica.sql); no row before a run has recorded it.
+-- Returns how far a consumer's replicas have come (schema/replica.sql); no row before a run has recorded it.
 create or replace function pgque.stored_ticks(
     i_queue text, i_consumer text, out stored_tick bigint, out empty_to bigint)
 returns setof record

@@ -1,5 +1,5 @@
 -- Trigger: each change of a row becomes an event with the row as JSON. Arguments and formats are in
--- docs/triggers.md. It runs with the rights and the search_path of whoever changes the row.
+-- docs/triggers.md. It runs with the rights and the search_path of the role that changes the row.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.jsontriga()
 returns trigger
@@ -15,7 +15,7 @@ begin
                 'role "%s" may not send the changes of table %s.%s: trigger "%s" sends them to a '
                 'queue', current_user, tg_table_schema, tg_table_name, tg_name),
             hint = pg_catalog.format(
-                'Whoever changes the table needs the role pgque_writer: grant pgque_writer to %I;',
+                'The role that changes the table needs pgque_writer: grant pgque_writer to %I;',
                 current_user);
     end if;
     c := pgque.send_change('json', tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv,
@@ -42,7 +42,7 @@ begin
                 'role "%s" may not send the changes of table %s.%s: trigger "%s" sends them to a '
                 'queue', current_user, tg_table_schema, tg_table_name, tg_name),
             hint = pg_catalog.format(
-                'Whoever changes the table needs the role pgque_writer: grant pgque_writer to %I;',
+                'The role that changes the table needs pgque_writer: grant pgque_writer to %I;',
                 current_user);
     end if;
     c := pgque.send_change('url', tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv,
@@ -69,7 +69,7 @@ begin
                 'role "%s" may not send the changes of table %s.%s: trigger "%s" sends them to a '
                 'queue', current_user, tg_table_schema, tg_table_name, tg_name),
             hint = pg_catalog.format(
-                'Whoever changes the table needs the role pgque_writer: grant pgque_writer to %I;',
+                'The role that changes the table needs pgque_writer: grant pgque_writer to %I;',
                 current_user);
     end if;
     c := pgque.send_change('sql', tg_name, tg_relid, tg_table_schema, tg_table_name, tg_argv,
@@ -146,7 +146,7 @@ begin
     -- A misspelt name would send a column that was meant to be ignored, or leave one out of the key.
     if not (v_args.key || v_args.ignored) <@ t.names then
         perform pgque.refuse_trigger(
-            false, v_trigger, format('names the column %L, which the table has not', (
+            false, v_trigger, format('names the column %L, which the table does not have', (
                 select name from unnest(v_args.key || v_args.ignored) name
                 where name <> all (t.names) limit 1)),
             concat('Its columns are: ', array_to_string(t.names, ', '), '. Drop and create it again.'));

@@ -46,8 +46,8 @@ begin
 end;
 $$;
 
--- Returns an event's fields, with those of the table's own columns _pgq_ev_type, _pgq_ev_extra1 and so on
--- in place of others, as PgQ does. The values are as the types print them, not as they are cast to text.
+-- Returns an event's fields; the table's own columns _pgq_ev_type, _pgq_ev_extra1 and so on replace
+-- others, as in PgQ. The values are as the types print them, not as a cast to text gives them.
 create or replace function pgque.fill_fields(
     i_trigger text, i_names text[], i_values text[], i_op text, i_fields text[])
 returns text[]
@@ -109,7 +109,7 @@ begin
             'The trigger has the argument deny: change the table where its data comes from.');
     elsif i_op <> 'TRUNCATE' and i_level <> 'ROW' then
         perform pgque.refuse_trigger(
-            false, i_trigger, 'fires once a statement and so sees no row',
+            false, i_trigger, 'fires once per statement and so sees no row',
             'Create it with: for each row.');
     elsif 'skip' = any (i_flags) and (i_when = 'AFTER' or i_op = 'TRUNCATE') then
         perform pgque.refuse_trigger(

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pgq_programs import SINK, Programs
-from tests.support.queues import Connection
+from tests.support.addons.pgq_programs import SINK, Programs
+from tests.support.queues.sql import Connection
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ The others pass their arguments on to the engine: see tests/engine/test_errors_a
 import psycopg
 import pytest
 
-from tests.support.queues import Connection, refused
+from tests.support.queues.sql import Connection, refused
 
 # The batch of consumer c.
 BATCH = "(select sub_batch from pgque.subscription where sub_role = 'normal' and sub_batch > 0)"

@@ -7,9 +7,9 @@ import pytest
 
 from tests.addons.conftest import addon_sql, begun
 from tests.conftest import INSTALL_SQL
-from tests.support.databases import empty_database
-from tests.support.dumps import dump, restore
-from tests.support.queues import Connection, connect, refused
+from tests.support.queues.sql import Connection, connect, refused
+from tests.support.servers.databases import empty_database
+from tests.support.servers.dumps import dump, restore
 
 SCHEMAS = "select nspname from pg_namespace where nspname ~ '^pgq' order by 1"
 ALL = [("pgq",), ("pgq_coop",), ("pgq_ext",), ("pgque",)]
@@ -71,7 +71,7 @@ def test_removing_it_keeps_the_queues(used: Connection) -> None:
     assert used.rows(SCHEMAS) == ALL
 
 
-def test_removing_it_loses_nothing_unasked(used: Connection) -> None:
+def test_uninstalling_loses_no_data_unless_forced(used: Connection) -> None:
     used.execute("create table t (id int primary key)")
     for statement, words in (
         (PUBLISHING, "trigger s on table public.t"),
@@ -90,7 +90,7 @@ def test_removing_it_loses_nothing_unasked(used: Connection) -> None:
             assert used.drain() == ["kept"]
 
 
-def test_removing_it_waits_for_a_record_that_is_being_made(used: Connection) -> None:
+def test_uninstalling_waits_for_an_uncommitted_record(used: Connection) -> None:
     consumer = begun(used.another())
     consumer.value("select pgq_ext.set_batch_done('c', 5)")
     removing = used.blocked(Connection.value, "select pgq.uninstall()::text")

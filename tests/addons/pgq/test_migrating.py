@@ -14,10 +14,11 @@ import pytest
 
 from tests.addons.conftest import addon_sql
 from tests.conftest import INSTALL_SQL
-from tests.support.databases import empty_database
-from tests.support.debian import DebianPostgres
-from tests.support.pgq_programs import SINK, Programs, pgqd, wait_until
-from tests.support.queues import Connection, connect
+from tests.support.addons.pgq_programs import SINK, Programs, pgqd
+from tests.support.queues.sql import Connection, connect
+from tests.support.runner.waiting import wait_until
+from tests.support.servers.databases import empty_database
+from tests.support.servers.postgres import DEBIAN_VERSION, Postgres
 
 pytestmark = pytest.mark.program("postgresql-15-pgq3")
 
@@ -136,16 +137,16 @@ def ticking(schema: str) -> Step:
 
 
 @pytest.fixture(scope="module")
-def debian() -> Iterator[DebianPostgres]:
+def debian() -> Iterator[Postgres]:
     with (
         TemporaryDirectory(prefix="pgque-test-") as folder,
-        DebianPostgres(Path(folder) / "postgres") as server,
+        Postgres(Path(folder) / "postgres", DEBIAN_VERSION) as server,
     ):
         yield server
 
 
 @pytest.fixture
-def old_url(debian: DebianPostgres) -> Iterator[str]:
+def old_url(debian: Postgres) -> Iterator[str]:
     """A database with a queue of C PgQ, its consumers, and a table that publishes."""
     with empty_database(debian) as url:
         with connect(url) as db:
@@ -170,7 +171,7 @@ def is_finished(db: Connection) -> bool:
     return db.rows(WHAT_IS_UNREAD) == []
 
 
-def check_books(*databases: Connection) -> None:
+def check_results(*databases: Connection) -> None:
     """Each consumer noted each committed event once."""
     sent = sorted(text for db in databases for (text,) in db.rows("select payload from ledger"))
     sql = "select payload from sink where consumer = %s"
@@ -245,12 +246,12 @@ def test_a_queue_moves_within_its_database(old_url: str) -> None:
         orders.stop()
         new_calls.stop()
         wait_until(lambda: is_all_noted(db))
-        check_books(db)
+        check_results(db)
         found = db.rows("select queue_ticker_max_count, queue_rotation_period::text from pgq.queue")
         assert found == [(20, "03:00:00")]
 
 
-def test_a_queue_moves_to_another_database(debian: DebianPostgres, old_url: str) -> None:
+def test_a_queue_moves_to_another_database(debian: Postgres, old_url: str) -> None:
     numbers = count()
     with (
         empty_database(debian) as new_url,
@@ -285,10 +286,10 @@ def test_a_queue_moves_to_another_database(debian: DebianPostgres, old_url: str)
         wait_until(lambda: min(count_noted(new, each) for each in CONSUMERS) > 50)
         new_calls.stop()
         wait_until(lambda: is_all_noted(db, new))
-        check_books(db, new)
+        check_results(db, new)
 
 
-def test_batches_of_a_pgque_in_use_keep_their_ids(debian: DebianPostgres, old_url: str) -> None:
+def test_batches_of_a_pgque_in_use_keep_their_ids(debian: Postgres, old_url: str) -> None:
     ids = "select last_value from pgque.batch_id_seq"
     with connect(old_url) as db, empty_database(debian) as new_url, connect(new_url) as new:
         for each in (db, new):

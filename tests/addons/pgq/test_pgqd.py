@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.logins import as_login
-from tests.support.pgq_programs import pgqd, wait_until
-from tests.support.queues import Connection
+from tests.support.addons.pgq_programs import pgqd
+from tests.support.queues.sql import Connection
+from tests.support.runner.waiting import wait_until
+from tests.support.servers.logins import as_login
 
 pytestmark = pytest.mark.program("pgqd")
 

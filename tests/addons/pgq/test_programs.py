@@ -4,8 +4,9 @@ import re
 
 import pytest
 
-from tests.support.pgq_programs import Programs, wait_until
-from tests.support.queues import Connection
+from tests.support.addons.pgq_programs import Programs
+from tests.support.queues.sql import Connection
+from tests.support.runner.waiting import wait_until
 
 pytestmark = pytest.mark.program("python3-pgq")
 

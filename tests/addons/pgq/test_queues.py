@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.queues import Connection, refused
+from tests.support.queues.sql import Connection, refused
 
 SETTINGS = {
     "queue_rotation_period": "03:00:00",
@@ -32,7 +32,7 @@ def insert(db: Connection, payload: str = "x") -> int:
 
 
 def delivered(db: Connection, columns: str = "ev_data") -> list[tuple[object, ...]]:
-    """The events of the next batch, which is finished."""
+    """Returns the events of the next batch, and finishes it."""
     db.tick()
     batch = db.value("select pgq.next_batch('q', 'c')")
     found = db.rows(f"select {columns} from pgq.get_batch_events(%s)", batch)
@@ -52,7 +52,7 @@ def test_an_update_changes_a_setting_of_its_queue_alone(db: Connection) -> None:
         assert found == [wanted, before]
 
 
-def test_what_the_engine_keeps_is_not_changed(db: Connection) -> None:
+def test_columns_that_the_engine_maintains_cannot_be_updated(db: Connection) -> None:
     for column, setting in (
         ("queue_ntables", "5"),
         ("queue_name", "'x'"),
@@ -94,7 +94,7 @@ def test_a_transaction_sends_no_more_than_the_limit(db: Connection) -> None:
     assert len(delivered(db)) == 8
 
 
-def test_an_admin_gives_retries_up_and_hastens_them(db: Connection) -> None:
+def test_an_admin_may_delete_and_reschedule_retries(db: Connection) -> None:
     insert(db), insert(db)
     db.tick()
     batch = db.value("select pgq.next_batch('q', 'c')")
@@ -107,7 +107,7 @@ def test_an_admin_gives_retries_up_and_hastens_them(db: Connection) -> None:
 
 
 @pytest.mark.parametrize("trigger", SENT)
-def test_a_trigger_sends_changes_of_who_may_write(db: Connection, trigger: str) -> None:
+def test_a_trigger_sends_only_changes_of_roles_that_may_write(db: Connection, trigger: str) -> None:
     db.execute("create table t (id int primary key, note text)")
     db.execute(
         "create trigger s after insert or update or delete on t"

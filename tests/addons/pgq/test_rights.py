@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.support.logins import as_login
-from tests.support.queues import Connection, connect, refused
+from tests.support.queues.sql import Connection, connect, refused
+from tests.support.servers.logins import as_login
 
 PRODUCING = (
     "select pgq.insert_event('q', 't', 'x')",

@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 import psycopg
 import pytest
 
-from tests.support.debian import DebianPostgres
-from tests.support.queues import Connection, connect
+from tests.support.queues.sql import Connection, connect
+from tests.support.servers.postgres import DEBIAN_VERSION, Postgres
 
 
 class Error(str):
@@ -193,7 +193,7 @@ def c_pgq() -> Iterator[Connection]:
     """Debian's server with the extension."""
     with (
         TemporaryDirectory(prefix="pgque-test-") as folder,
-        DebianPostgres(Path(folder) / "postgres") as server,
+        Postgres(Path(folder) / "postgres", DEBIAN_VERSION) as server,
         connect(server.url) as db,
     ):
         db.execute("create extension pgq")

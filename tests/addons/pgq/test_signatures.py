@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tests.support.queues import Connection
+from tests.support.queues.sql import Connection
 
 API = Path(__file__).with_name("pgq_api.txt")
 LINES = [line for line in API.read_text().splitlines() if not line.startswith("#")]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.support.messages import make_queue
-from tests.support.queues import Connection
+from tests.support.addons.messages import make_queue
+from tests.support.queues.sql import Connection
 
 
 @pytest.fixture

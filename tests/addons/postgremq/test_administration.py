@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.messages import (
+from tests.support.addons.messages import (
     ack,
     bury,
     consume,
@@ -13,7 +13,7 @@ from tests.support.messages import (
     states,
     statistics,
 )
-from tests.support.queues import Connection, refused
+from tests.support.queues.sql import Connection, refused
 
 
 def test_topics_and_queues_are_listed_with_their_settings(db: Connection) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.addons.conftest import begun, with_snapshot
-from tests.support.messages import (
+from tests.support.addons.messages import (
     ack,
     bury,
     consume,
@@ -18,7 +18,7 @@ from tests.support.messages import (
     statistics,
     switch,
 )
-from tests.support.queues import Connection, refused
+from tests.support.queues.sql import Connection, refused
 
 CLEAN_UP = "select postgremq.cleanup_completed_messages(0)"
 

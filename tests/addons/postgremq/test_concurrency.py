@@ -4,8 +4,8 @@ import psycopg
 import pytest
 
 from tests.addons.conftest import begun, with_snapshot
-from tests.support.messages import ack, consume, drain, nack, publish, publish_many
-from tests.support.queues import Connection, connect
+from tests.support.addons.messages import ack, consume, drain, nack, publish, publish_many
+from tests.support.queues.sql import Connection, connect
 
 OPEN_CHANGES = (
     "select * from postgremq.consume_message('q', 60)",

@@ -4,7 +4,7 @@ import json
 from typing import Any
 from uuid import UUID
 
-from tests.support.messages import (
+from tests.support.addons.messages import (
     ack,
     consume,
     drain,
@@ -16,12 +16,12 @@ from tests.support.messages import (
     states,
     statistics,
 )
-from tests.support.queues import Connection, refused
+from tests.support.queues.sql import Connection, refused
 
 RAISED = "P0001"
 
 
-def test_message_reaches_each_queue_that_its_topic_has_then(db: Connection) -> None:
+def test_message_reaches_each_queue_that_its_topic_has_at_publication(db: Connection) -> None:
     make_queue(db, "a")
     make_queue(db, "b")
     make_queue(db, "other", topic="another")
@@ -52,7 +52,7 @@ def test_message_comes_again_only_after_its_visibility_time(q: Connection) -> No
     assert [str(UUID(claim.token)) for claim in (first, second)] == [first.token, second.token]
 
 
-def test_ack_after_the_visibility_time_holds_while_nobody_has_consumed_again(
+def test_a_late_ack_counts_if_nobody_has_consumed_the_message_again(
     q: Connection,
 ) -> None:
     publish(q, 1, 2)
@@ -106,7 +106,7 @@ def test_release_gives_the_attempt_back(db: Connection) -> None:
         release(db, claim)
 
 
-def test_message_comes_when_those_came_that_were_visible_before_it(q: Connection) -> None:
+def test_messages_come_in_the_order_in_which_they_became_visible(q: Connection) -> None:
     publish(q, 1, 2)
     (claim,) = consume(q)
     nack(q, claim)
@@ -149,7 +149,7 @@ def test_set_vt_extends_a_claim_while_it_is_not_over(q: Connection) -> None:
     ack(q, first)
 
 
-def test_next_visible_time_is_the_least_of_what_can_still_be_delivered(db: Connection) -> None:
+def test_next_visible_time_is_the_earliest_of_deliverable_messages(db: Connection) -> None:
     make_queue(db, max_attempts=2)
     sql = "select postgremq.get_next_visible_time('q')"
     assert db.value(sql) is None
@@ -161,11 +161,11 @@ def test_next_visible_time_is_the_least_of_what_can_still_be_delivered(db: Conne
     db.rows("select postgremq.delete_queue_message('q', %s)", claim.id + 1)
     nack(db, claim)
     consume(db)
-    assert db.value(sql) is None  # it had both attempts
+    assert db.value(sql) is None  # both attempts are used up
 
 
 def told(db: Connection) -> list[dict[str, Any]]:
-    """The notifications of this session's own statements, which are there when these end."""
+    """Returns the notifications of this session's own statements, which arrive before these end."""
     return [json.loads(note.payload) for note in db.notifies(timeout=0.1)]
 
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from tests.support.databases import empty_database
-from tests.support.dumps import dump, restore
-from tests.support.messages import ack, consume, drain, publish, statistics
-from tests.support.queues import Connection, connect
+from tests.support.addons.messages import ack, consume, drain, publish, statistics
+from tests.support.queues.sql import Connection, connect
+from tests.support.servers.databases import empty_database
+from tests.support.servers.dumps import dump, restore
 
 MANY = 150  # enough for several floors
 

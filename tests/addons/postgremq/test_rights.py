@@ -1,7 +1,7 @@
 """Who may do what: writers publish, readers consume, administrators do everything."""
 
-from tests.support.messages import publish
-from tests.support.queues import Connection, refused
+from tests.support.addons.messages import publish
+from tests.support.queues.sql import Connection, refused
 
 CALLS = {
     "pgque_writer": ("publish_message('t', '1')", "list_topics()"),

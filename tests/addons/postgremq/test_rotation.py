@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.addons.conftest import addon_sql, begun, with_snapshot
-from tests.support.messages import (
+from tests.support.addons.messages import (
     ack,
     consume,
     drain,
@@ -20,7 +20,7 @@ from tests.support.messages import (
     statistics,
     switch,
 )
-from tests.support.queues import Connection, refused
+from tests.support.queues.sql import Connection, refused
 
 DONE = "select postgremq.is_part_done((1 - postgremq.current_part())::smallint)"
 

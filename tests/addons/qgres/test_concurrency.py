@@ -6,8 +6,17 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.addons.conftest import begun, with_snapshot
-from tests.support.queues import Connection, connect, refused
-from tests.support.serial import add, consume, make_sp, make_sr, numbers, publish, remove, rotate
+from tests.support.addons.serial import (
+    add,
+    consume,
+    make_sp,
+    make_sr,
+    numbers,
+    publish,
+    remove,
+    rotate,
+)
+from tests.support.queues.sql import Connection, connect, refused
 
 either_end = pytest.mark.parametrize("end", ["commit", "rollback"])
 

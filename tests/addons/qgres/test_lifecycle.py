@@ -1,4 +1,4 @@
-"""Installing again, upgrades beside open transactions, uninstalling, dump and restore."""
+"""Installing again, upgrades during open transactions, uninstalling, dump and restore."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,9 +8,7 @@ import pytest
 
 from tests.addons.conftest import addon_sql, with_snapshot
 from tests.conftest import INSTALL_SQL
-from tests.support.dumps import Restore, new_cluster, restoring, use_ids
-from tests.support.queues import Connection, refused
-from tests.support.serial import (
+from tests.support.addons.serial import (
     ROLES,
     add,
     consume,
@@ -22,6 +20,8 @@ from tests.support.serial import (
     rotate,
     stored,
 )
+from tests.support.queues.sql import Connection, refused
+from tests.support.servers.dumps import Restore, new_cluster, restoring, use_ids
 
 
 def fill(db: Connection) -> None:
@@ -36,7 +36,7 @@ def fill(db: Connection) -> None:
 
 
 def check_filled(db: Connection) -> None:
-    """What fill left is read once."""
+    """Checks that each entry that `fill` left unread is read once."""
     publish(db, "e")
     add(db, "e")
     assert (numbers(db, "fast"), numbers(db, "slow")) == ([5], [2, 3, 4, 5])
@@ -60,7 +60,7 @@ def test_installing_again_loses_nothing_and_waits_for_no_open_transaction(db: Co
     check_filled(db)
 
 
-def test_unread_entries_keep_an_uninstall_from_happening(db: Connection) -> None:
+def test_an_uninstall_is_refused_while_entries_are_unread(db: Connection) -> None:
     fill(db)
     for read in ("select qgres.consume('sp', 'slow')", "select qgres.\"Remove\"('sr')", "select 1"):
         with db.transaction(force_rollback=True):
@@ -77,7 +77,7 @@ def test_unread_entries_keep_an_uninstall_from_happening(db: Connection) -> None
 @pytest.mark.parametrize(
     "call", ["qgres.uninstall()", "pgque.uninstall()", "qgres.uninstall(true)"]
 )
-def test_an_uninstall_leaves_the_roles_only(db: Connection, call: str) -> None:
+def test_an_uninstall_leaves_only_the_roles(db: Connection, call: str) -> None:
     fill(db)
     if "true" not in call:
         numbers(db, "slow")
@@ -106,13 +106,13 @@ def restore(server: Any, cluster: Any, database_url: str, tmp_path: Path) -> Ite
 
 @pytest.fixture
 def old_ids(db: Connection) -> Connection:
-    """A database whose cluster is far ahead of the new one."""
+    """A database whose transaction ids are far above those of the new cluster."""
     use_ids(db)
     return db
 
 
 @pytest.mark.parametrize("first", ["add", "remove"])
-def test_a_restored_database_goes_on_where_it_was(
+def test_a_restored_database_continues_where_it_stopped(
     old_ids: Connection, restore: Restore, first: str
 ) -> None:
     db = old_ids

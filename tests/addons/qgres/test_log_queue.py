@@ -3,8 +3,8 @@
 import pytest
 
 from tests.addons.conftest import begun
-from tests.support.queues import Connection, refused
-from tests.support.serial import make_sp, publish
+from tests.support.addons.serial import make_sp, publish
+from tests.support.queues.sql import Connection, refused
 
 LOG = "qgres.Orders"
 

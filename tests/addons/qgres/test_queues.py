@@ -3,8 +3,17 @@
 import pytest
 
 from tests.addons.conftest import begun
-from tests.support.queues import Connection, refused
-from tests.support.serial import add, consume, make_sp, make_sr, numbers, publish, remove, stored
+from tests.support.addons.serial import (
+    add,
+    consume,
+    make_sp,
+    make_sr,
+    numbers,
+    publish,
+    remove,
+    stored,
+)
+from tests.support.queues.sql import Connection, refused
 
 SP, SR = "Serial Publisher", "Serial Remover"
 HEX = "0xdeadbeef"

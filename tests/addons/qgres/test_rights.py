@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.support.logins import as_login
-from tests.support.queues import Connection, connect, refused
-from tests.support.serial import ROLES, add, make_sp, make_sr, publish
+from tests.support.addons.serial import ROLES, add, make_sp, make_sr, publish
+from tests.support.queues.sql import Connection, connect, refused
+from tests.support.servers.logins import as_login
 
 MANAGE, INSERT, DELETE = ROLES
 PUBLIC = "public"

@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.addons.conftest import begun, with_snapshot
-from tests.support.queues import Connection, refused
-from tests.support.serial import (
+from tests.support.addons.serial import (
     add,
     consume,
     make_sp,
@@ -21,6 +20,7 @@ from tests.support.serial import (
     stored,
     tables,
 )
+from tests.support.queues.sql import Connection, refused
 
 
 def test_a_consumer_that_is_always_consuming_is_moved(db: Connection) -> None:

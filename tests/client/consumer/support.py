@@ -1,7 +1,6 @@
 """A queue with a consumer, which runs in a thread until something has happened."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -9,7 +8,8 @@ from typing import Any
 
 from pgque_dagster.client import Batch, Client, Consumer, Message
 from pgque_dagster.client.ticks import next_tick
-from tests.support.queues import PATIENCE_SECONDS, Connection
+from tests.support.queues.sql import PATIENCE_SECONDS, Connection
+from tests.support.runner.waiting import wait_until
 
 DONE = "create table done (nr serial, id text)"
 
@@ -35,13 +35,6 @@ def expire_leases(db: Connection) -> None:
         "update pgque.position_log set lease_until = now() - interval '1 second'"
         " where lease_until is not null"
     )
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 @contextmanager

@@ -25,8 +25,8 @@ from tests.client.consumer.support import (
     run_until,
     run_until_error,
     running,
-    wait_until,
 )
+from tests.support.runner.waiting import wait_until
 
 
 class TestHandlers:
@@ -113,7 +113,7 @@ class TestFailures:
         assert (letter.payload, letter.reason) == ("bad", "ValueError: no such ?customer")
 
     def test_an_error_without_a_text_fails_its_event_alone(
-        self, q: Queue, caplog: pytest.LogCaptureFixture
+        self, q: Queue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         class Untold(Exception):
             def __str__(self) -> str:
@@ -123,7 +123,7 @@ class TestFailures:
             def format(self, record: logging.LogRecord) -> str:
                 return f"{record.getMessage()} {record.exc_info and str(record.exc_info[1])}"
 
-        caplog.handler.setFormatter(OfErrors())
+        monkeypatch.setattr(caplog.handler, "formatter", OfErrors())
         consumer = q.consumer()
 
         @consumer.on()

@@ -64,7 +64,7 @@ class TestResults:
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        ({"queue": ["q", "r"]}, "a consumer for each"),
+        ({"queue": ["q", "r"]}, "one consumer for each"),
         ({"retry_after": 60}, "retry_after=60"),
         ({"retry_after": timedelta(seconds=-1)}, "retry_after"),
         ({"lease": 60}, "lease=60"),

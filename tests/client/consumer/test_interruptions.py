@@ -14,17 +14,10 @@ import pytest
 
 from pgque_dagster import installer
 from pgque_dagster.client import Client, Delivery
-from tests.client.consumer.support import (
-    DONE,
-    Queue,
-    collect,
-    expire_leases,
-    run_until,
-    running,
-    wait_until,
-)
+from tests.client.consumer.support import DONE, Queue, collect, expire_leases, run_until, running
 from tests.conftest import new_server
-from tests.support.queues import PATIENCE_SECONDS, Connection, connect
+from tests.support.queues.sql import PATIENCE_SECONDS, Connection, connect
+from tests.support.runner.waiting import wait_until
 
 # In a process of its own, which a signal may end. Its handler waits in the first event until "go".
 SIGNALLED = """

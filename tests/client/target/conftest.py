@@ -9,9 +9,9 @@ import pytest
 from pgque_dagster.client import Consumer
 from tests.client.consumer.support import DONE, Queue, done, run_until_error
 from tests.conftest import Server, execute
-from tests.support.databases import empty_database
-from tests.support.moving_driver import make
-from tests.support.queues import Connection, connect
+from tests.programs.moving import make
+from tests.support.queues.sql import Connection, connect
+from tests.support.servers.databases import empty_database
 
 
 class Target(NamedTuple):

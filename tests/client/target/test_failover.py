@@ -9,20 +9,21 @@ import pytest
 from pgque_dagster.client import Client, Consumer, TargetOutOfStep, TicksUnavailable
 from tests.client.consumer.support import DONE, Queue
 from tests.client.target.conftest import Target
-from tests.support.databases import empty_database
-from tests.support.queues import connect
-from tests.support.replicas import Replica, cut_off, replicas
+from tests.support.queues.sql import connect
+from tests.support.servers.databases import empty_database
+from tests.support.servers.postgres import Postgres
+from tests.support.servers.standbys import cut_off, replicas
 
 
 def fail(*args: object) -> None:
     raise OSError("the ack is not sent")
 
 
-def targets(stack: ExitStack, queues: Replica, urls: list[str]) -> list[Target]:
+def targets(stack: ExitStack, queues: Postgres, urls: list[str]) -> list[Target]:
     """The databases 1, 2 and 3 of a server, each with a target of its own."""
     made = []
     for number, url in enumerate(urls, 1):
-        client = stack.enter_context(Client(queues.url(f"d{number}")))
+        client = stack.enter_context(Client(queues.database_url(f"d{number}")))
         q = Queue(client, stack.enter_context(connect(client.url)))
         made.append(Target(url, stack.enter_context(connect(url)), q))
     return made
@@ -31,13 +32,13 @@ def targets(stack: ExitStack, queues: Replica, urls: list[str]) -> list[Target]:
 @pytest.fixture(scope="module")
 def promoted(server: Any) -> Iterator[list[Target]]:
     """Three queues on a standby that was promoted, as their targets see them."""
-    with replicas(server) as servers, ExitStack() as stack:
+    with replicas() as servers, ExitStack() as stack:
         urls = [stack.enter_context(empty_database(server)) for _ in range(3)]
         for url in urls:
             with connect(url) as target:
                 target.execute(DONE)
         primary = servers.primary()
-        with connect(primary.url("template1")) as db:
+        with connect(primary.database_url("template1")) as db:
             for number in (1, 2, 3):
                 db.execute(f"create database d{number} template postgres".encode())
         with ExitStack() as before, pytest.MonkeyPatch.context() as patched:

@@ -9,10 +9,11 @@ import pytest
 
 from pgque_dagster.client import ConnectionFailed, InvalidArgument, LeaseLost, PermissionDenied
 from pgque_dagster.client.errors import TargetRefused, error_from, is_refusal, passes
-from tests.client.consumer.support import Queue, running, wait_until
+from tests.client.consumer.support import Queue, running
 from tests.client.target.conftest import Target
-from tests.support.databases import as_user
-from tests.support.queues import connect
+from tests.support.queues.sql import connect
+from tests.support.runner.waiting import wait_until
+from tests.support.servers.databases import as_user
 
 
 def meets(

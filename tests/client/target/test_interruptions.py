@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.consumer.support import DONE, Queue, expire_leases, running, wait_until
+from tests.client.consumer.support import DONE, Queue, expire_leases, running
 from tests.client.target.conftest import Target
-from tests.support.moving_driver import BEFORE_ACK, BEFORE_COMMIT
-from tests.support.queues import connect
-from tests.support.signals import go_on, has_ended, signalled
+from tests.programs.moving import BEFORE_ACK, BEFORE_COMMIT
+from tests.programs.signals import go_on, has_ended, signalled
+from tests.support.queues.sql import connect
+from tests.support.runner.waiting import wait_until
 
 EVENTS = ["a", "bad", "b", "c"]
 CASES = [
@@ -39,7 +40,7 @@ def driver(
     kind: str, other: Target, folder: Path, point: str, number: signal.Signals
 ) -> AbstractContextManager[int]:
     arguments = (kind, other.q.url, other.url, point, str(int(number)))
-    return signalled("moving_driver", *arguments, log=folder / "log")
+    return signalled("moving", *arguments, log=folder / "log")
 
 
 def finish_with_another(other: Target, kind: str) -> None:

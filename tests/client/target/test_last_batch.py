@@ -12,8 +12,8 @@ from pgque_dagster.client.connection import connect as connect_client
 from pgque_dagster.client.last_batch import LastBatch, Span
 from pgque_dagster.client.rights import Connection as TargetConnection
 from tests.client.target.conftest import Target
-from tests.support.logins import as_login
-from tests.support.queues import value
+from tests.support.queues.sql import value
+from tests.support.servers.logins import as_login
 
 BATCH = Span(1, 1, 2, uuid4(), "before", "after")
 

@@ -12,9 +12,9 @@ from pgque_dagster.client import (
 )
 from tests.client.consumer.support import Queue
 from tests.client.target.conftest import Target
-from tests.support.logins import as_login
-from tests.support.moving_driver import mover
-from tests.support.queues import Connection
+from tests.programs.moving import mover
+from tests.support.queues.sql import Connection
+from tests.support.servers.logins import as_login
 
 FIELDS = "ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
 NASTY = ["\\N", "a\tb\nc\\d\r", "", "naïve ☃ 𝄞", "'; drop table pgque.event"]

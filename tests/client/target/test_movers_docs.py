@@ -4,7 +4,7 @@ from typing import Any
 
 from pgque_dagster.client import Client, Event
 from tests.client.examples import blocks, has_nothing_to_do, run
-from tests.support.queues import connect
+from tests.support.queues.sql import connect
 
 OTHERS = ("shipping", "billing", "mails", "unsorted")
 

@@ -12,7 +12,7 @@ from pgque_dagster.client.last_batch import Applied, LastBatch
 from pgque_dagster.client.ledger import Ledger
 from tests.client.consumer.support import Queue
 from tests.client.target.conftest import Target
-from tests.support.logins import as_login
+from tests.support.servers.logins import as_login
 
 # As 0.3.0 made them.
 BATCHES = """

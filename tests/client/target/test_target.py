@@ -18,9 +18,9 @@ from pgque_dagster.client import (
 from tests.client.consumer.support import Queue, run_until_error
 from tests.client.target.conftest import Target
 from tests.conftest import Server, administer
-from tests.support.databases import as_user
-from tests.support.logins import as_login
-from tests.support.queues import connect
+from tests.support.queues.sql import connect
+from tests.support.servers.databases import as_user
+from tests.support.servers.logins import as_login
 
 
 def insert(message: Delivery, connection: Any) -> None:

@@ -1,5 +1,14 @@
 """The fixtures that the tests of this folder share."""
 
-from tests.dagster.orders import manager, orders
+import dagster as dg
+import pytest
+
+from tests.dagster.assets.new_batches import Pair
+from tests.dagster.orders import Orders, manager, orders
 
 __all__ = ["manager", "orders"]
+
+
+@pytest.fixture
+def pair(orders: Orders, instance: dg.DagsterInstance) -> Pair:
+    return Pair(orders, instance)

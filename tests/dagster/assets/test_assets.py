@@ -11,7 +11,7 @@ import pytest
 from pgque_dagster import SparkBatch
 from tests.dagster.orders import Orders, consuming, error_of, materialized, texts
 from tests.dagster.support import StoringIOManager
-from tests.support.events import claim
+from tests.support.queues.events import claim
 
 payloads = consuming(name="payloads")(texts)
 

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pgque_dagster import SparkBatch
 from tests.dagster.orders import Orders, Result, consuming, materialized, values
 from tests.dagster.support import StoringIOManager
-from tests.support.events import claim
+from tests.support.queues.events import claim
 
 read = partial(consuming, name="read")
 FRESH = dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=2))

@@ -4,8 +4,8 @@ import dagster as dg
 
 from pgque_dagster import PgqueResource, SparkBatch, pgque_asset
 from tests.dagster.orders import Orders
-from tests.support.assets import revenue
-from tests.support.windows import send_at_hours
+from tests.support.dagster.assets import revenue
+from tests.support.queues.windows import send_at_hours
 
 HOURLY = dg.HourlyPartitionsDefinition(start_date="2026-01-01-00:00", end_date="2026-01-01-03:00")
 EAGER = dg.AutomationCondition.eager()

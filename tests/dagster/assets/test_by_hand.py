@@ -10,7 +10,7 @@ from pgque_dagster import build_pgque_sensor, pgque_asset
 from tests.dagster.location import execute
 from tests.dagster.orders import Orders, error_of, texts
 from tests.dagster.support import StoringIOManager
-from tests.support.sensing import evaluate, the_request
+from tests.support.dagster.sensing import evaluate, the_request
 
 revenue = pgque_asset(queue="orders", name="revenue")(texts)
 

@@ -17,7 +17,7 @@ from pgque_dagster.client.consumer import Consumer
 from pgque_dagster.client.errors import CallRefused
 from pgque_dagster.project import deployment
 from tests.dagster.orders import Orders, error_of
-from tests.support.sensing import remote_origin
+from tests.support.dagster.sensing import remote_origin
 
 
 def team(prefix: str) -> dg.AssetsDefinition:
@@ -113,7 +113,7 @@ def test_materialize_refuses_a_second_asset_before_it_takes_anything(orders: Ord
     told = error_of(refused)
     assert "asset team_a/revenue, since" in told
     assert "asset team_b/revenue" in told
-    assert "another consumer=" in told
+    assert "another consumer" in told
     assert orders.is_free()
     assert orders.run(one).success
     assert orders.is_consumed()
@@ -129,7 +129,7 @@ def test_two_code_locations_do_not_share_a_consumer(
     (skipped,) = evaluate(orders, instance, "b", team_b)
     told = failure(run_in(orders, instance, "b", team_b))
 
-    for words in ('code location "a", asset team_a/revenue', 'code location "b", asset team_b'):
+    for words in ('location "a", asset team_a/revenue', 'location "b", asset team_b'):
         assert words in str(skipped)
         assert told is not None and words in told
     assert orders.is_free()
@@ -148,7 +148,7 @@ def test_a_copied_project_under_another_name_is_refused(
 
     assert told is not None
     assert 'this is deployment "' in told
-    assert 'code location "shop_copy"' in told
+    assert 'location "shop_copy"' in told
     assert not orders.is_consumed()
 
 

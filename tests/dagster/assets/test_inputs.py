@@ -145,7 +145,7 @@ def test_an_input_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         thread_without_session.submit(manager.load_input, context).result()
     metadata = {"pgque/batches": "yesterday"}
     context = dg.build_input_context(asset_key=key, definition_metadata=metadata)
-    with pytest.raises(InvalidArgument, match="numbers wants the batches 'yesterday'"):
+    with pytest.raises(InvalidArgument, match="numbers requests the batches 'yesterday'"):
         manager.load_input(context)
 
 

@@ -20,8 +20,8 @@ from pgque_dagster import (
 )
 from pgque_dagster.client import InvalidArgument
 from tests.dagster.orders import Orders, Result, consuming, error_of, materialized, values
-from tests.support.queues import connect, rows
-from tests.support.stored_tables import iceberg_catalog
+from tests.support.queues.sql import connect, rows
+from tests.support.spark.stored_tables import iceberg_catalog
 
 ROOT = Path(__file__).parents[3]
 BALANCE = "create table balance (account text primary key, amount bigint not null)"

@@ -16,7 +16,7 @@ from pgque_dagster.spark import ParquetSink
 from pgque_dagster.spark import batch as batch_module
 from tests.dagster.orders import Orders, consuming, error_of, materialized, values
 from tests.dagster.support import StoringIOManager
-from tests.support.sensing import evaluate, the_request
+from tests.support.dagster.sensing import evaluate, the_request
 
 SCHEMA = "total double not null"
 
@@ -153,7 +153,7 @@ def test_a_batch_of_one_bad_event_is_released_by_dead_letters_add(
     store = StoringIOManager()
     (poison,) = orders.publish(payloads(0, 1))
     assert not orders.run(totals, manager=store, tags=next_run().tags, instance=instance).success
-    assert "parked after 1 attempt" in str(evaluate(sensor, orders.client.url, instance))
+    assert "held after 1 attempt" in str(evaluate(sensor, orders.client.url, instance))
 
     command = ["dead-letters", "add", "orders", "revenue", str(poison)]
     added = CliRunner().invoke(main, ["--url", orders.client.url, *command])

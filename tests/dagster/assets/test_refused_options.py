@@ -54,7 +54,7 @@ def totals(batch: SparkBatch) -> list[str]:
         (window, {"partitions_def": dg.StaticPartitionsDefinition(["a"])}, "TimeWindowPartitions"),
         (window, {"backfill_policy": POLICY}, "BackfillPolicy.multi_run"),
         (window, {"slices": 0}, "slices is 0"),
-        (one, {"leave_out_failed": True}, "leave out leave_out_failed, or pass partitions_def"),
+        (one, {"leave_out_failed": True}, "remove leave_out_failed, or pass partitions_def"),
         (several, {}, "pass either specs or outs"),
         (several, {"specs": [dg.AssetSpec("b")], **ONE}, "pass either specs or outs"),
         (several, {"specs": [dg.AssetSpec("a")], "can_subset": True}, "materialized together"),

@@ -14,7 +14,7 @@ from pgque_dagster.client import Batch
 from pgque_dagster.project.keys import BATCH_ID
 from tests.dagster.orders import Orders, Result, materialized, texts
 from tests.dagster.support import StoringIOManager
-from tests.support.sensing import evaluate, the_request
+from tests.support.dagster.sensing import evaluate, the_request
 
 revenue = partial(pgque_asset, queue="orders", name="revenue")
 AT_ONCE = dg.RetryPolicy(max_retries=2)

@@ -67,7 +67,7 @@ def logged_errors(capfd: pytest.CaptureFixture[str]) -> list[str]:
         ),
         (no_frame, "no_frame returned int. Return a Spark DataFrame: batch.spark.createDataF"),
         (of_pandas, re.compile(r"of_pandas returned pandas\.(core\.frame\.)?DataFrame\. Return")),
-        (no_text, 'the value for no_text is no String. Value "DataFrame['),
+        (no_text, 'the value for no_text is not of the type String. Value "DataFrame['),
         (raising, "ValueError: the total is negative"),
         (
             forgetful,

@@ -8,8 +8,8 @@ import pytest
 from pgque_dagster import PgqueResource, SparkBatch, pgque_asset
 from pgque_dagster.client import Client
 from tests.dagster.support import SessionHolder
-from tests.support.events import publish
-from tests.support.remote_steps import local_external_step_launcher
+from tests.support.dagster.remote_steps import local_external_step_launcher
+from tests.support.queues.events import publish
 
 
 def revenue_of(batch: SparkBatch) -> dg.MaterializeResult[None]:

@@ -22,8 +22,8 @@ from pgque_dagster import (
 from pgque_dagster.spark import batch as batches
 from tests.dagster.orders import Orders, Result, error_of, texts
 from tests.dagster.support import SessionHolder, StoringIOManager
-from tests.support.queues import connect
-from tests.support.windows import send_at_hours
+from tests.support.queues.sql import connect
+from tests.support.queues.windows import send_at_hours
 
 HOURLY = dg.HourlyPartitionsDefinition(start_date="2026-01-01-00:00", end_date="2026-01-02-00:00")
 FIRST, SECOND, THIRD = (f"2026-01-01-0{hour}:00" for hour in range(3))

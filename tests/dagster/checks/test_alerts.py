@@ -10,9 +10,9 @@ import pytest
 from pgque_dagster import Alert, PgqueResource, build_pgque_alerts
 from pgque_dagster.checks.alert_cursor import AlertCursor, Problem
 from pgque_dagster.client import Client
-from pgque_dagster.client.batch import park
-from tests.support.checks import give_up, make_older
-from tests.support.events import claim, make_queue, publish, tick
+from pgque_dagster.client.batch import hold
+from tests.support.dagster.checks import give_up, make_older
+from tests.support.queues.events import claim, make_queue, publish, tick
 
 AWAY = "postgresql://nobody@127.0.0.1:1/none"
 
@@ -45,7 +45,7 @@ class OnCall:
 def hold_batch(client: Client, consumer: str = "revenue") -> None:
     batch = claim(client, consumer=consumer)
     batch.release()
-    client.run(park(batch.batch_id, batch.lease.epoch, "after 3 attempts; correct the cause"))
+    client.run(hold(batch.batch_id, batch.lease.epoch, "after 3 attempts; correct the cause"))
 
 
 def make_rotation_stuck(sql: Callable[[str], None], client: Client, *queues: str) -> None:

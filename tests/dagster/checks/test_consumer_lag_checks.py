@@ -9,10 +9,10 @@ import pytest
 
 from pgque_dagster import build_consumer_lag_checks, pgque_asset, queue_key
 from pgque_dagster.client import Client
-from pgque_dagster.client.batch import park
-from tests.support.assets import revenue
-from tests.support.checks import ERROR, WARN, make_older, run
-from tests.support.events import claim, publish, tick
+from pgque_dagster.client.batch import hold
+from tests.support.dagster.assets import revenue
+from tests.support.dagster.checks import ERROR, WARN, make_older, run
+from tests.support.queues.events import claim, publish, tick
 
 Sql = Callable[[str], None]
 MINUTE, HALF_AN_HOUR, TWO_HOURS = (timedelta(minutes=number) for number in (1, 30, 120))
@@ -91,13 +91,13 @@ def test_a_held_batch_fails_however_short_the_lag_is(client: Client) -> None:
     publish(client, ["a"])
     batch = claim(client)
     batch.release()
-    client.run(park(batch.batch_id, batch.lease.epoch, "after 3 attempts; correct the cause"))
+    client.run(hold(batch.batch_id, batch.lease.epoch, "after 3 attempts; correct the cause"))
 
     held = lag_of(client)
 
     assert verdict(held) == (False, ERROR)
     assert held.description == (
-        f"batch {batch.batch_id} of orders/revenue is parked after 3 attempts; correct the cause"
+        f"batch {batch.batch_id} of orders/revenue is held after 3 attempts; correct the cause"
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from pgque_dagster import build_dead_letter_checks, dead_letters_key
 from pgque_dagster.client import Client, QueueNotFound
-from tests.support.checks import WARN, give_up, rows, run
+from tests.support.dagster.checks import WARN, give_up, rows, run
 
 
 def found(client: Client, **options: Any) -> dg.AssetCheckEvaluation:

@@ -16,10 +16,10 @@ from pgque_dagster import (
 )
 from pgque_dagster.checks.health import CHECKS
 from pgque_dagster.client import Client
-from tests.support.assets import revenue
-from tests.support.checks import ERROR, WARN, make_older, rows, run
-from tests.support.events import claim, make_queue, publish, tick
-from tests.support.versions import is_older
+from tests.support.dagster.assets import revenue
+from tests.support.dagster.checks import ERROR, WARN, make_older, rows, run
+from tests.support.queues.events import claim, make_queue, publish, tick
+from tests.support.runner.versions import is_older
 
 UNUSED = {"pgque": PgqueResource(url="unused"), "pyspark": None}
 

@@ -20,15 +20,16 @@ from pgque_dagster import (
     build_queue_assets,
     dead_letters_key,
     pgque_asset,
+    pgque_multi_asset,
     queue_key,
 )
 from pgque_dagster.checks.alert_cursor import AlertCursor
 from pgque_dagster.client import Client
 from pgque_dagster.components.batch_consumer import AssetOptions, ScheduleOptions
-from pgque_dagster.components.computed import Payload
+from pgque_dagster.components.computed import OfDagster, Payload
 from pgque_dagster.components.options import Options, read_duration
 from pgque_dagster.components.sinks import IcebergSinkOptions
-from tests.support.assets import revenue
+from tests.support.dagster.assets import revenue
 
 
 def defaults(api: Any) -> dict[str, Any]:
@@ -66,6 +67,21 @@ def test_yaml_has_every_parameter_of_python_with_its_default(
         if name not in left_out:
             assert name in in_yaml
             assert (in_yaml[name] or None) == (default or None), name
+
+
+def test_yaml_has_options_of_dagsters_own_decorator_with_their_defaults() -> None:
+    ours, dagsters = defaults(OfDagster), defaults(dg.asset)
+
+    assert ours.keys() <= dagsters.keys()
+    assert {name: value or None for name, value in ours.items()} == {
+        name: dagsters[name] for name in ours
+    }
+
+
+def test_a_decorator_has_few_options_of_its_own() -> None:
+    """Those of `@dg.asset` are passed on, so that a reader sees what is of queues."""
+    for decorator in (pgque_asset, pgque_multi_asset):
+        assert len(defaults(decorator)) - 1 <= 14
 
 
 @pytest.mark.parametrize(

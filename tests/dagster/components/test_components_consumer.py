@@ -13,8 +13,8 @@ from pgque_dagster import BatchConsumerComponent, SparkBatch, WindowComponent, q
 from pgque_dagster.spark import ParquetSink
 from tests.dagster.orders import Orders, Result
 from tests.dagster.support import SessionHolder, StoringIOManager
-from tests.support.s3 import S3, s3_server
-from tests.support.windows import send_at_hours
+from tests.support.queues.windows import send_at_hours
+from tests.support.servers.s3 import S3, s3_server
 
 HOURLY = "{{ dg.HourlyPartitionsDefinition(start_date='2026-01-01-00:00') }}"
 
@@ -220,7 +220,7 @@ def test_the_retries_of_a_window_are_named_by_attributes() -> None:
         ({"sink": {"base_dir": "x"}, "io_manager_key": "y"}, "leave one out"),
         (
             {"schedule": {"cron_schedule": "0 * * * *"}, "sensor": {"max_age": "5s"}},
-            "`schedule` takes the place of `sensor`",
+            "`schedule` replaces `sensor`",
         ),
         ({"payload": {"schema": "id int", "on_malformed": "ignore"}}, "'dead_letter', 'fail'"),
         ({"sink": {"type": "postgers", "base_dir": "d"}}, "'postgers'"),

@@ -1,13 +1,12 @@
 """Components of all kinds, in one project, in each pair."""
 
 from itertools import combinations
-from pathlib import Path
 
 import dagster as dg
 import pytest
 
 from pgque_dagster import queue_key
-from tests.support.dg_project import DgProject
+from tests.support.dagster.dg_project import DgProject
 
 REPLICA = """\
 type: pgque_dagster.TableReplicaComponent
@@ -36,14 +35,6 @@ attributes:
   queues: [shop]
   alerts: {notify: builtins.print}
 """
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DgProject:
-    project = DgProject(tmp_path)
-    monkeypatch.chdir(project.folder)
-    monkeypatch.syspath_prepend(project.folder)
-    return project
 
 
 def load(project: DgProject, *names: str, pgque: str = PGQUE) -> dg.Definitions:
@@ -108,3 +99,39 @@ def test_a_consumer_that_replicas_have_is_refused(project: DgProject) -> None:
         load(project, "shop")
 
     assert "share the consumer shop/shop" in str(raised.value.__cause__)
+
+
+LAKE = "target: {type: delta, base_dir: shop}"
+COPIES = "target: {type: postgres, schema: copies}"
+ICEBERG = "target: {type: iceberg, warehouse: %s}"
+
+
+@pytest.mark.parametrize(
+    ("targets", "tables", "is_refused"),
+    [
+        ((LAKE, "target: {type: delta, base_dir: ./shop/}"), "[public.items]", True),
+        ((LAKE, LAKE), "[public.more]", False),
+        ((LAKE, LAKE), "['public.ite*']", True),
+        ((LAKE, LAKE), "[other.items]", False),
+        ((COPIES, COPIES), "[other.items]", True),
+        ((COPIES, "target: {type: postgres, schema: others}"), "[public.items]", False),
+        ((ICEBERG % "a", ICEBERG % "b"), "[public.items]", True),
+        ((ICEBERG % "a", LAKE), "[public.items]", False),
+    ],
+)
+def test_two_replicas_that_would_be_one_table_are_refused(
+    project: DgProject, targets: tuple[str, str], tables: str, is_refused: bool
+) -> None:
+    for name, target in zip(("shop", "bank"), targets, strict=True):
+        written = COMPONENTS[name].replace(f"target: {{type: delta, base_dir: {name}}}", target)
+        if name == "bank":
+            written = written.replace("[public.orders, public.items]", tables)
+            written += "  url: postgresql://localhost/none\n"
+        project.write(name, written)
+    project.write("pgque", PGQUE)
+    if not is_refused:
+        project.load()
+        return
+    with pytest.raises(Exception, match="defs") as raised:
+        project.load()
+    assert "would write the same table of one target, of" in str(raised.value.__cause__)

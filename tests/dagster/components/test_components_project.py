@@ -15,10 +15,10 @@ import pgque_dagster
 from pgque_dagster import build_pgque_sensor, project_files
 from pgque_dagster.client import Client
 from pgque_dagster.spark import DeltaSink
-from tests.support.assets import revenue
-from tests.support.dg_project import DgProject
-from tests.support.events import publish
-from tests.support.queues import connect
+from tests.support.dagster.assets import revenue
+from tests.support.dagster.dg_project import DgProject
+from tests.support.queues.events import publish
+from tests.support.queues.sql import connect
 
 HEAD = {
     "pgque": "type: pgque_dagster.PgqueComponent\nattributes:\n",
@@ -26,14 +26,6 @@ HEAD = {
     "revenue": "type: pgque_dagster.BatchConsumerComponent\nattributes:\n"
     "  queue: orders\n  transform: math.sqrt\n",
 }
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DgProject:
-    project = DgProject(tmp_path)
-    monkeypatch.chdir(project.folder)
-    monkeypatch.syspath_prepend(project.folder)
-    return project
 
 
 def test_what_is_scaffolded_passes_the_checks_and_works(
@@ -173,7 +165,7 @@ def refused(project: DgProject, **components: str) -> str:
     ("component", "attributes", "line", "problem"),
     [
         ("revenue", "sensor:\n  max_events: 0", None, "max_events is 0: it must be 1 or more"),
-        ("revenue", "sensor:\n  max_events: true", 5, "True is no number"),
+        ("revenue", "sensor:\n  max_events: true", 5, "True is not a number"),
         ("revenue", "sensor:\n  max_events: few", 5, "valid integer"),
         ("revenue", "sensor:\n  max_age: 999999999d", None, "at most 365 days"),
         ("revenue", "sensor:\n  max_age: .inf", 6, "inf is not a duration"),
@@ -186,7 +178,7 @@ def refused(project: DgProject, **components: str) -> str:
         ("revenue", "sink:\n  type: postgres\n  key: [id]", None, "mode append has no key"),
         ("revenue", "sink: {type: delta, base_dir: d, key: [id]}", None, "mode append has no key"),
         ("revenue", "partitions: 257", None, "it must be at most 256"),
-        ("revenue", "start_at: soon", None, "'soon' is no position"),
+        ("revenue", "start_at: soon", None, "'soon' is not a position"),
         ("revenue", "consumer_lag_checks:\n  max_lag: 0", None, "it must be more than 0"),
         ("orders", "dead_letter_checks:\n  severity: EROR", 4, "Input should be 'WARN' or 'ERROR'"),
         (
@@ -348,6 +340,7 @@ def test_names_of_tables_may_be_patterns_and_tables_lack_columns(
 
     with caplog.at_level("ERROR"):
         assert keys("['billing.*']") == {"billing.a_1", "billing.A2", "billing.ab1"}
-    assert "billing.keyless is left out: table billing.keyless has no key" in caplog.text
-    assert 'billing."a.b" is left out' in caplog.text
-    assert "table billing.u could differ from it unseen, because it is unlogged" in caplog.text
+    logged = "\n".join(caplog.messages)
+    assert "billing.keyless is left out: table billing.keyless has no key" in logged
+    assert 'billing."a.b" is left out' in logged
+    assert "table billing.u could differ from it unseen, because it is unlogged" in logged

@@ -14,8 +14,8 @@ from pgque_dagster.client import (
     EventNotInBatch,
     QueueNotFound,
 )
-from tests.support.checks import give_up
-from tests.support.events import claim, publish, tick
+from tests.support.dagster.checks import give_up
+from tests.support.queues.events import claim, publish, tick
 
 JOBS = {job.name: job for job in build_pgque_jobs()}
 

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pgque_dagster import PgqueResource, build_table_maintenance_job
 from pgque_dagster.client import Client, InvalidArgument
 from pgque_dagster.spark import DeltaSink, IcebergSink, ParquetSink
-from tests.support.attempts import next_batch
+from tests.support.spark.attempts import next_batch
 
 
 def maintain(table: DeltaSink | IcebergSink, url: str, **config: Any) -> bool:

@@ -9,9 +9,10 @@ from typing import Any
 
 import dagster as dg
 import pytest
+import yaml
 
-from pgque_dagster.launcher import WarmRunLauncher, dagster_internals
-from tests.support import warm_project
+from pgque_dagster.launcher import QuickRunCoordinator, WarmRunLauncher, dagster_internals
+from tests.support.dagster import warm_project
 
 
 @dg.job
@@ -87,3 +88,20 @@ def test_the_daemon_begins_an_evaluation_of_sensors_every_second(
         next(loop)
 
     assert 0 < shutdown.seconds <= 1.1
+
+
+def test_the_daemon_reads_the_queue_of_runs_every_half_second(tmp_path: Path) -> None:
+    from dagster._daemon.controller import create_daemon_of_type  # noqa: PLC2701
+
+    coordinator = {"module": "pgque_dagster.launcher", "class": QuickRunCoordinator.__name__}
+    (tmp_path / "dagster.yaml").write_text(yaml.safe_dump({"run_coordinator": coordinator}))
+    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+        assert "QUEUED_RUN_COORDINATOR" in instance.get_required_daemon_types()
+        daemon: Any = create_daemon_of_type("QUEUED_RUN_COORDINATOR", instance)
+        shutdown = Waiting()
+        no_workspace: Any = None
+        loop = daemon.core_loop(no_workspace, shutdown)
+        while shutdown.seconds is None:
+            next(loop)
+
+    assert daemon.interval_seconds == shutdown.seconds == 0.5

@@ -20,8 +20,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from tests.support import warm_project
-from tests.support.sensing import remote_origin
+from tests.support.dagster import warm_project
+from tests.support.dagster.sensing import remote_origin
 
 PATIENCE_SECONDS = 180.0
 MAX_RUNS = 3
@@ -38,13 +38,14 @@ class Warm:
     """An instance with the launcher, and a copy of `warm_project`."""
 
     def __init__(self, folder: Path, config: str) -> None:
-        self._home = folder
         self._notes = folder / "test"
         self._notes.mkdir()
         (folder / "dagster.yaml").write_text(_SETTINGS.format(config=config))
         self.project = folder / "shop.py"
         shutil.copy(warm_project.__file__, self.project)
         self.instance = dg.DagsterInstance.from_config(str(folder))
+        # It knows nothing of the launcher.
+        self._records = dg.DagsterInstance.from_config(str(folder))
         self.location = SimpleNamespace(origin=SimpleNamespace(socket=None), server_id="1")
 
     def start(self, op: str, **tags: str) -> str:
@@ -66,8 +67,7 @@ class Warm:
 
     def run(self, run: str) -> dg.DagsterRun:
         """The record of a run, which is there without the launcher."""
-        with dg.DagsterInstance.from_config(str(self._home)) as instance:
-            found = instance.get_run_by_id(run)
+        found = self._records.get_run_by_id(run)
         assert found is not None
         return found
 
@@ -119,6 +119,10 @@ class Warm:
     def hold(self) -> None:
         (self._notes / "go").unlink(missing_ok=True)
 
+    def dispose(self) -> None:
+        self._records.dispose()
+        self.instance.dispose()
+
     def wait_until_gone(self, process: int) -> None:
         self.wait(lambda: not Path(f"/proc/{process}").exists(), "the end of the process")
 
@@ -138,7 +142,7 @@ def launching(folder: Path, config: str) -> Iterator[Warm]:
             yield warm
         finally:
             warm.go()
-            warm.instance.dispose()
+            warm.dispose()
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 from pgque_dagster import DeltaReplicas, IcebergReplicas, PostgresReplicas
 from pgque_dagster.client import Client
 from tests.conftest import Server
-from tests.dagster.replicas.test_table_replicas import Shop
-from tests.support.databases import empty_database
-from tests.support.queues import connect, rotate
+from tests.dagster.replicas.shop import Shop
+from tests.support.queues.sql import connect, rotate
+from tests.support.servers.databases import empty_database
 
 BY_FORMAT: dict[str, Callable[[str, str], Any]] = {
     "delta": lambda folder, url: DeltaReplicas(folder),

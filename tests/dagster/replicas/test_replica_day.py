@@ -13,14 +13,14 @@ from pyspark.sql import SparkSession
 from pgque_dagster import DeltaReplicas, IcebergReplicas, PostgresReplicas, build_pgque_sensor
 from pgque_dagster.client import Client
 from tests.conftest import Server
+from tests.dagster.replicas.shop import Shop, is_replica
 from tests.dagster.replicas.test_quiet_replicas import reasons, ticks
-from tests.dagster.replicas.test_table_replicas import Shop, is_replica
-from tests.support.databases import as_user, empty_database
-from tests.support.networks import Network, network
-from tests.support.queues import connect
-from tests.support.s3 import s3_server
-from tests.support.sensing import evaluate
-from tests.support.signals import wait_until
+from tests.support.dagster.sensing import evaluate
+from tests.support.queues.sql import connect
+from tests.support.runner.waiting import wait_until
+from tests.support.servers.databases import as_user, empty_database
+from tests.support.servers.networks import Network, network
+from tests.support.servers.s3 import s3_server
 
 TABLES = ["public.orders", "public.items", "public.days"]
 CREATE_TABLES = """
@@ -166,7 +166,7 @@ class Day:
         assert self.run() is (None if hour == "quiet" else True)
 
     def _fail(self) -> None:
-        """More runs fail than the sensor has attempts: this is shown, and nothing parks."""
+        """More runs fail than the sensor has attempts: this is shown, and no batch is held."""
         for _ in range(ATTEMPTS + 1):
             assert self.run() is False
         # A warning, which is critical after two minutes.

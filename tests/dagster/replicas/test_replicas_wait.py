@@ -1,4 +1,4 @@
-"""Replicas whose target is away, or refuses for now: their batch waits, and is not parked."""
+"""Replicas whose target is away, or refuses for now: their batch waits, and is not held."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,13 +14,14 @@ from pyspark.sql import SparkSession
 from pgque_dagster import DeltaReplicas, IcebergReplicas, PostgresReplicas, build_pgque_sensor
 from pgque_dagster.client import Client
 from tests.conftest import Server
+from tests.dagster.replicas.shop import Shop, is_replica
 from tests.dagster.replicas.test_quiet_replicas import reasons, ticks
-from tests.dagster.replicas.test_table_replicas import Shop, is_replica
-from tests.support.databases import as_user, empty_database
-from tests.support.queues import connect
-from tests.support.replicas import Replica, replicas
-from tests.support.s3 import s3_server
-from tests.support.sensing import evaluate, the_request
+from tests.support.dagster.sensing import evaluate, the_request
+from tests.support.queues.sql import connect
+from tests.support.servers.databases import as_user, empty_database
+from tests.support.servers.postgres import Postgres
+from tests.support.servers.s3 import s3_server
+from tests.support.servers.standbys import replicas
 
 AT_ONCE = timedelta(microseconds=1)
 
@@ -75,7 +76,7 @@ class Waiting:
         assert found.status == "ok"
 
 
-def test_a_right_that_is_missing_for_a_while_parks_nothing(
+def test_a_right_that_is_missing_for_a_while_holds_nothing(
     database_url: str, spark: SparkSession, tmp_path: Path, server: Server
 ) -> None:
     with empty_database(server) as url, psycopg.connect(url, autocommit=True) as there:
@@ -104,17 +105,17 @@ def test_a_right_that_is_missing_for_a_while_parks_nothing(
 
 
 @contextmanager
-def target_server(server: Server) -> Iterator[Replica]:
-    with replicas(server) as made:
+def target_server() -> Iterator[Postgres]:
+    with replicas() as made:
         yield made.primary()
 
 
-def test_a_target_that_is_away_even_in_the_middle_of_a_batch_parks_nothing(
+def test_a_target_that_is_away_even_in_the_middle_of_a_batch_holds_nothing(
     database_url: str, spark: SparkSession, tmp_path: Path, server: Server
 ) -> None:
-    with target_server(server) as there:
-        waiting = Waiting(database_url, spark, tmp_path, PostgresReplicas(there.url()))
-        with connect(there.url()) as db:
+    with target_server() as there:
+        waiting = Waiting(database_url, spark, tmp_path, PostgresReplicas(there.url))
+        with connect(there.url) as db:
             db.execute(
                 "create function away() returns trigger language plpgsql as "
                 "$$begin perform pg_terminate_backend(pg_backend_pid()); return new; end$$;"
@@ -125,13 +126,13 @@ def test_a_target_that_is_away_even_in_the_middle_of_a_batch_parks_nothing(
         there.stop("immediate")
         assert "ConnectionFailed" in waiting.waits(1)
         there.start()
-        with connect(there.url()) as db:
+        with connect(there.url) as db:
             db.execute("drop function away cascade")
         waiting.goes_on()
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_a_store_that_refuses_or_is_away_parks_nothing(
+def test_a_store_that_refuses_or_is_away_holds_nothing(
     kind: str, database_url: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     with ExitStack() as stack:

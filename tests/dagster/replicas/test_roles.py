@@ -9,9 +9,9 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster import PostgresReplicas
 from tests.conftest import Server
-from tests.dagster.replicas.test_table_replicas import Shop
-from tests.support.databases import as_user, empty_database
-from tests.support.queues import Connection, connect
+from tests.dagster.replicas.shop import Shop
+from tests.support.queues.sql import Connection, connect
+from tests.support.servers.databases import as_user, empty_database
 
 PAGE = Path(__file__).parents[3] / "docs/replicas.md"
 TABLES = ["sales.orders", "sales.customers"]

@@ -1,115 +1,25 @@
 """Replicas in Dagster: captured by a sensor, followed by runs, and verified by checks."""
 
-from collections.abc import Callable, Sequence
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from pgque_dagster import (
     DeltaReplicas,
-    IcebergReplicas,
     PgqueResource,
     PostgresReplicas,
     build_table_replicas,
     queue_key,
 )
 from pgque_dagster.client import Client, ConnectionFailed
-from tests.dagster.support import SessionHolder
-from tests.support.lakes import iceberg_catalog
-from tests.support.logins import as_login
-from tests.support.queues import connect
-
-TABLES = ["public.orders", "public.items"]
-
-
-class Shop:
-    """A project that replicates two tables, or others."""
-
-    def __init__(
-        self,
-        url: str,
-        spark: SparkSession,
-        folder: Path,
-        tables: Sequence[str] = TABLES,
-        name: str = "shop",
-        **options: Any,
-    ) -> None:
-        self.name, self.queue = name, options.get("queue", name)
-        self.url, self.folder = url, folder
-        self.resources = {"pgque": PgqueResource(url=url), "pyspark": SessionHolder(spark)}
-        self.target = options.pop("target", DeltaReplicas(str(folder)))
-        self.is_iceberg = isinstance(self.target, IcebergReplicas)
-        self.defs = build_table_replicas(name, tables, target=self.target, **options)
-        self.instance = dg.DagsterInstance.ephemeral()
-        bound = dg.Definitions.merge(self.defs, dg.Definitions(resources=self.resources))
-        self.repository = bound.get_repository_def()
-
-    def capture(self) -> str:
-        context = dg.build_sensor_context(
-            instance=self.instance, resources={"pgque": self.resources["pgque"]}
-        )
-        sensor = self.repository.get_sensor_def(f"{self.name}_capture")
-        result = sensor.evaluate_tick(context)
-        return str(result.skip_message)
-
-    def run(self) -> dg.ExecuteInProcessResult:
-        with Client(self.url) as client:
-            client.force_next_tick(self.queue)
-            client.ticker()
-        job = self.repository.get_implicit_global_asset_job_def()
-        (replicas,) = [x for x in self.defs.assets or () if is_replica(x, self.name)]
-        return job.execute_in_process(
-            instance=self.instance, asset_selection=list(replicas.keys), raise_on_error=False
-        )
-
-    def verify(self, config: dict[str, Any] | None = None) -> list[dg.AssetCheckEvaluation]:
-        job = self.repository.get_job(f"{self.name}_verify")
-        done = job.execute_in_process(instance=self.instance, run_config=config)
-        return done.get_asset_check_evaluations()
-
-    def rows(self, table: str) -> list[dict[str, Any]]:
-        if self.is_iceberg:
-            found = iceberg_catalog(self.url).load_table(table).scan().to_arrow()
-        else:
-            found = DeltaTable(str(self.folder / table.replace(".", "/"))).to_pyarrow_table()
-        return sorted(found.to_pylist(), key=repr)
-
-    def files(self, table: str) -> int:
-        if self.is_iceberg:
-            return len(list(iceberg_catalog(self.url).load_table(table).scan().plan_files()))
-        return len(DeltaTable(str(self.folder / table.replace(".", "/"))).file_uris())
-
-
-def is_replica(asset: Any, name: str) -> bool:
-    return isinstance(asset, dg.AssetsDefinition) and asset.op.name == f"{name}_replicas"
-
-
-@pytest.fixture
-def target() -> Callable[[str], Any]:
-    """Where the replicas are, given a folder; tests may have another one."""
-    return DeltaReplicas
-
-
-lakes = pytest.mark.parametrize("target", [DeltaReplicas, IcebergReplicas])
-
-
-@pytest.fixture
-def shop(
-    database_url: str, spark: SparkSession, tmp_path: Path, target: Callable[[str], Any]
-) -> Shop:
-    with connect(database_url) as db:
-        db.execute(
-            "create table orders (id int primary key, total numeric(9,2));"
-            "comment on column orders.total is 'in euros';"
-            "create table items (id int primary key, name text);"
-            "insert into orders values (1, 9.5); insert into items values (1, 'tea')"
-        )
-    return Shop(database_url, spark, tmp_path, target=target(str(tmp_path)))
+from tests.dagster.replicas.shop import TABLES, Shop, lakes
+from tests.support.queues.sql import connect
+from tests.support.servers.logins import as_login
 
 
 @lakes
@@ -179,20 +89,54 @@ def test_a_copy_of_the_project_captures_no_tables_for_the_replicas_of_another(
         assert captured == [("public.items",), ("public.orders",)]
 
 
-def test_a_run_of_a_batch_compares_no_table(shop: Shop) -> None:
-    shop.capture()
+def look(shop: Shop) -> Any:
+    """Evaluates the sensor that requests a run for each batch."""
     with Client(shop.url) as client:
         client.force_next_tick("shop")
         client.ticker()
-    sensor = shop.repository.get_sensor_def("shop_sensor")
     context = dg.build_sensor_context(
         instance=shop.instance,
         repository_def=shop.repository,
         resources={"pgque": shop.resources["pgque"]},
     )
-    (request,) = sensor.evaluate_tick(context).run_requests or ()
+    return shop.repository.get_sensor_def("shop_sensor").evaluate_tick(context)
+
+
+def test_changes_wait_for_others_until_the_first_has_waited_max_age(
+    shop: Shop, spark: SparkSession
+) -> None:
+    waiting, at_once = (
+        Shop(shop.url, spark, shop.folder, target=shop.target, max_age=max_age, max_lag=None)
+        for max_age in (timedelta(hours=1), timedelta(0))
+    )
+    waiting.capture()
+    with connect(shop.url) as db:
+        db.execute("insert into orders select i, 1 from generate_series(2, 99) i")
+
+    assert "when the oldest has waited max_age=1:00:00" in str(look(waiting).skip_message)
+    assert len(look(at_once).run_requests or ()) == 1
+    sensor = shop.repository.get_sensor_def("shop_sensor")
+    assert "min_events=10000000, max_age=0:01:00" in str(sensor.description)
+
+
+def test_a_lag_that_max_age_alone_makes_is_refused() -> None:
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="make max_lag longer"):
+        build_table_replicas(
+            "shop",
+            TABLES,
+            target=DeltaReplicas("lake"),
+            max_age=timedelta(minutes=5),
+        )
+
+
+def test_a_run_of_a_batch_compares_no_table(shop: Shop, spark: SparkSession) -> None:
+    shop = Shop(shop.url, spark, shop.folder, target=shop.target, max_age=timedelta(0))
+    shop.capture()
+    (request,) = look(shop).run_requests or ()
     checks = request.asset_check_keys
-    job = shop.repository.get_job(sensor.job_name).get_subset(
+    job = shop.repository.get_job(
+        shop.repository.get_sensor_def("shop_sensor").job_name
+    ).get_subset(
         asset_selection=set(request.asset_selection),
         asset_check_selection=None if checks is None else set(checks),
     )
@@ -232,7 +176,20 @@ def test_small_files_of_replicas_are_united_by_their_job(shop: Shop) -> None:
             db.execute(b"insert into orders values (%d, 1)" % number)
     assert shop.files("public.orders") == 3
 
-    assert maintain.execute_in_process(instance=shop.instance).success
+    done = maintain.execute_in_process(instance=shop.instance)
+    assert done.success
+    observed = [each.asset_observation_data for each in done.get_asset_observation_events()]
+    (orders,) = [
+        each.asset_observation.metadata
+        for each in observed
+        if each.asset_observation.asset_key.path[-1] == "orders"
+    ]
+    counts = {name: value.value for name, value in orders.items()}
+    assert counts == {
+        "pgque/stored_files": 1,
+        "pgque/stored_rows": 3,
+        "pgque/stored_deleted_rows": 0,
+    }
 
     assert shop.files("public.orders") == 1
     assert shop.run().success
@@ -293,100 +250,6 @@ def test_a_run_that_fails_between_two_tables_is_done_again_whole(
     assert shop.run().success
     assert all(each.passed for each in shop.verify())
     assert shop.rows("public.items") == [{"id": 1, "name": "x"}]
-
-
-@pytest.mark.parametrize(
-    ("tables", "words"),
-    [
-        ([], "no list"),
-        (["orders"], "no schema and table"),
-        (["public.*"], "TableReplicaComponent"),
-        (["public.orders", "public.orders"], "twice"),
-        (['public."a.b"'], "a folder cannot have"),
-        (["""public."a""b" """.strip()], "a folder cannot have"),
-        (["public.a.b"], "no schema and table"),
-    ],
-)
-def test_names_that_mean_no_table_are_refused(tables: list[str], words: str) -> None:
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match=words):
-        build_table_replicas("shop", tables, target=DeltaReplicas("lake"))
-
-
-def test_a_folder_in_place_of_a_target_is_refused() -> None:
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match=r"'lake' must be DeltaReplicas"):
-        build_table_replicas("shop", ["public.orders"], target="lake")  # type: ignore[arg-type]
-
-
-ODD = ['public."Big One"', 'public."a.b"', """public."it's ""x" """.strip()]
-
-
-@pytest.mark.parametrize(
-    ("names", "target"),
-    [
-        (ODD[:1], DeltaReplicas),
-        (ODD[:1], IcebergReplicas),
-        (ODD, lambda folder: PostgresReplicas(schema="copies")),
-    ],
-)
-def test_tables_with_names_in_quotes_are_replicated(
-    database_url: str,
-    spark: SparkSession,
-    tmp_path: Path,
-    names: list[str],
-    target: Callable[[str], Any],
-) -> None:
-    with connect(database_url) as db:
-        for name in names:
-            db.execute(f"create table {name} (id int primary key)".encode())
-        shop = Shop(database_url, spark, tmp_path, names, target=target(str(tmp_path)))
-        assert "captured" in shop.capture()
-        assert shop.run().success
-        for name in names:
-            db.execute(f"insert into {name} values (1)".encode())
-        assert shop.run().success
-        evaluations = shop.verify()
-        assert len(evaluations) == len(names)
-        assert all(each.passed for each in evaluations), evaluations
-
-
-def test_a_table_that_cannot_be_replicated_is_told_and_stops_no_other(shop: Shop) -> None:
-    with connect(shop.url) as db:
-        db.execute("alter table orders drop constraint orders_pkey")
-        assert "public.orders has no key" in shop.capture()
-        db.execute("alter table items drop constraint items_pkey")
-        told = shop.capture()
-        assert "public.orders has no key" in told
-        assert "public.items has no key" in told
-        query = "select table_name from pgque.captured_tables('shop')"
-        assert db.execute(query).fetchall() == [("public.items",)]
-
-
-def test_a_table_that_comes_or_goes_under_a_wildcard_fails_a_check(database_url: str) -> None:
-    key = dg.AssetCheckKey(queue_key("shop"), "wildcard_tables")
-    replicas = build_table_replicas(
-        "shop", ["s.a"], target=PostgresReplicas(schema="copies"), max_lag=None, names=["s.*"]
-    )
-    (check,) = [each for each in replicas.asset_checks or () if key in each.check_keys]
-    job = dg.define_asset_job("check", dg.AssetSelection.checks(check))
-    assets = [dg.AssetSpec(queue_key("shop"))]
-    resources = {"pgque": PgqueResource(url=database_url)}
-    definitions = dg.Definitions(assets, asset_checks=[check], jobs=[job], resources=resources)
-
-    def found() -> tuple[bool, str]:
-        done = definitions.resolve_job_def("check").execute_in_process()
-        (evaluation,) = done.get_asset_check_evaluations()
-        return evaluation.passed, str(evaluation.description)
-
-    with connect(database_url) as db:
-        db.execute("create schema s; create table s.a (id int primary key)")
-        assert found() == (True, "s.* stands for the tables that are replicated.")
-        db.execute("create table s.b (id int primary key); create table s.c (id int)")
-        passed, told = found()
-        assert not passed
-        assert "s.b is not replicated. Run dg utils refresh-defs-state" in told
-        assert "s.c cannot be replicated: table s.c has no key" in told
-        db.execute("alter table s.a set schema public; drop table s.c")
-        assert "s.a has that name no longer" in found()[1]
 
 
 def test_replicas_for_two_targets_share_a_queue_and_the_capture(

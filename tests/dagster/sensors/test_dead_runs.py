@@ -7,9 +7,9 @@ import pytest
 
 from pgque_dagster import build_pgque_sensor
 from pgque_dagster.client import Client, LeaseLost
-from tests.support.assets import revenue
-from tests.support.events import publish
-from tests.support.sensing import evaluate, record_run, the_request
+from tests.support.dagster.assets import revenue
+from tests.support.dagster.sensing import evaluate, record_run, the_request
+from tests.support.queues.events import publish
 
 SENSOR = build_pgque_sensor([revenue], max_attempts=5)
 

@@ -15,9 +15,9 @@ from pgque_dagster import ParquetBatchIOManager, SparkBatch, build_pgque_sensor,
 from pgque_dagster.client import Client, ConnectionFailed
 from pgque_dagster.client.errors import TargetRefused
 from tests.dagster.support import materialize
-from tests.support.events import publish
-from tests.support.networks import Network, network
-from tests.support.sensing import evaluate, the_request
+from tests.support.dagster.sensing import evaluate, the_request
+from tests.support.queues.events import publish
+from tests.support.servers.networks import Network, network
 
 NOW = timedelta(0)
 
@@ -75,7 +75,7 @@ def test_a_batch_that_fails_by_what_passes_is_tried_again_without_end(
     assert str(error()) in said
     status, detail = failing(client)
     assert status == "warning"
-    assert "tried again until it succeeds" in detail and str(error()) in detail
+    assert "retried until it succeeds" in detail and str(error()) in detail
     assert [each.status for each in client.health() if each.check == "held_batch:revenue"] == ["ok"]
 
     with client.transaction() as db:
@@ -92,7 +92,7 @@ def test_a_batch_that_fails_by_what_passes_is_tried_again_without_end(
     sensor = build_pgque_sensor([mended], max_attempts=2, backoff=NOW)
     tags = dict(the_request(evaluate(sensor, client.url, instance)).tags)
     assert materialize(mended, client.url, spark, tags=tags, instance=instance).success
-    assert failing(client) == ("ok", "no batch waits for a failure to pass")
+    assert failing(client) == ("ok", "no batch waits for a temporary failure to end")
 
 
 def test_the_waits_grow(client: Client, spark: SparkSession, instance: dg.DagsterInstance) -> None:
@@ -116,8 +116,8 @@ def test_other_errors_between_count_as_before(
         attempt(asset, client, spark, instance)
     assert "does not count" in look(passing, client, instance)
     attempt(other, client, spark, instance)
-    assert "parked after 2 attempts" in look(passing, client, instance)
-    assert failing(client)[0] == "ok", "it is parked"
+    assert "held after 2 attempts" in look(passing, client, instance)
+    assert failing(client)[0] == "ok", "it is held"
 
 
 @pytest.mark.parametrize("counts", [False, True])

@@ -14,10 +14,10 @@ from pgque_dagster import (
     queue_key,
 )
 from pgque_dagster.client import Client, QueueNotFound
-from pgque_dagster.client.batch import park
+from pgque_dagster.client.batch import hold
 from pgque_dagster.project.consumers import AssetConsumer
 from pgque_dagster.project.queue_report import assets_of, report_queues, short
-from tests.support.events import claim, make_queue, publish, tick
+from tests.support.queues.events import claim, make_queue, publish, tick
 
 HOUR = timedelta(hours=1)
 
@@ -133,7 +133,7 @@ def test_the_page_names_the_assets_of_the_code_location_and_links_to_what_mends(
     publish(client, ["b"])
     held = claim(client)
     held.release()
-    client.run(park(held.batch_id, held.lease.epoch, "after 3 attempts; correct the cause"))
+    client.run(hold(held.batch_id, held.lease.epoch, "after 3 attempts; correct the cause"))
     consumers = [AssetConsumer("orders", "revenue", (dg.AssetKey(["shop", "sales"]),))]
 
     reports = report_queues(client, ["orders"], consumers)
@@ -141,10 +141,10 @@ def test_the_page_names_the_assets_of_the_code_location_and_links_to_what_mends(
     queue, letters = reports[queue_key("orders")], reports[dead_letters_key("orders")]
     table = text(queue["pgque/consumers"])
     assert table.startswith("| consumer | behind | events | batch | active | asset |")
-    assert re.search(rf"\| {held.batch_id}, PARKED \| \d+ s ago \| shop/sales \|", table)
+    assert re.search(rf"\| {held.batch_id}, HELD \| \d+ s ago \| shop/sales \|", table)
     wrong = text(queue["pgque/what_is_wrong"])
     assert f"batch {held.batch_id} of " in wrong
-    assert "is parked since " in wrong
+    assert "is held since " in wrong
     assert "after 3 attempts; correct the cause" in wrong
     assert queue["pgque/materialize/shop/sales"] == dg.MetadataValue.asset(
         dg.AssetKey(["shop", "sales"])

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from pgque_dagster import PgqueResource, SparkBatch, build_pgque_schedule, pgque_asset
 from pgque_dagster.client import Client
 from tests.dagster.support import StoringIOManager, materialize
-from tests.support.events import claim, publish
-from tests.support.sensing import record_run, the_request
+from tests.support.dagster.sensing import record_run, the_request
+from tests.support.queues.events import claim, publish
 
 HOURLY = "0 * * * *"
 
@@ -82,7 +82,7 @@ def test_a_run_in_progress_gets_no_rival_and_its_batch_is_held_after_the_last_at
     claim(client).release()
     instance.report_run_failed(run)
 
-    assert "parked after 1 attempt" in evaluate(schedule, client.url, instance)
+    assert "held after 1 attempt" in evaluate(schedule, client.url, instance)
 
 
 def test_an_option_out_of_range_is_refused() -> None:

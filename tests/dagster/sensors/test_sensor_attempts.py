@@ -1,11 +1,7 @@
-"""An attempt is a run that claimed its batch. After the last one, the batch is parked or given up.
+"""An attempt is a run that claimed its batch. After the last one, the batch is held or given up.
 
 Dagster says whether a run lives, the lease says who works. Clocks of hosts do not count.
 """
-
-import time
-from collections.abc import Callable
-from datetime import timedelta
 
 import dagster as dg
 import psycopg
@@ -14,16 +10,23 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster import SparkBatch, build_pgque_sensor, pgque_asset
 from pgque_dagster.client import Client
-from pgque_dagster.sensors.batch_policy import BatchPolicy
 from tests.conftest import Server, administer
+from tests.dagster.sensors.attempts import (
+    FAILURE,
+    GIVING_UP,
+    NOW,
+    ONCE,
+    SENSOR,
+    STARTED,
+    attempt,
+    fail_after_claim,
+    lose_lease,
+    requested,
+)
 from tests.dagster.support import materialize
-from tests.support.assets import revenue
-from tests.support.events import claim, publish
-from tests.support.sensing import evaluate, record_run, the_request
-
-FAILURE = dg.DagsterRunStatus.FAILURE
-STARTED = dg.DagsterRunStatus.STARTED
-NOW = timedelta(0)
+from tests.support.dagster.assets import revenue
+from tests.support.dagster.sensing import evaluate, record_run, the_request
+from tests.support.queues.events import claim, publish
 
 
 @dg.resource
@@ -38,11 +41,6 @@ def failing(batch: SparkBatch) -> int:
 
 def count(batch: SparkBatch) -> int:
     return batch.event_count
-
-
-SENSOR = build_pgque_sensor([revenue], backoff=NOW)
-ONCE = build_pgque_sensor([revenue], max_attempts=1)
-GIVING_UP = build_pgque_sensor([revenue], max_attempts=1, backoff=NOW, on_exhausted="dead_letter")
 
 
 def run(
@@ -63,54 +61,7 @@ def run(
     )
 
 
-def requested(
-    client: Client,
-    instance: dg.DagsterInstance,
-    status: dg.DagsterRunStatus,
-    sensor: dg.SensorDefinition = SENSOR,
-) -> dg.DagsterRun:
-    request = the_request(evaluate(sensor, client.url, instance))
-    return record_run(instance, revenue, client.url, request.tags, status)
-
-
-def lose_lease(client: Client, run: dg.DagsterRun) -> None:
-    owner, ttl = f"dagster run {run.run_id}", timedelta(microseconds=1)
-    assert client.claim("orders", "revenue", owner=owner, ttl=ttl)
-
-
-def fail_after_claim(client: Client, instance: dg.DagsterInstance) -> dg.DagsterRun:
-    run = requested(client, instance, FAILURE)
-    batch = client.claim("orders", "revenue", owner=f"dagster run {run.run_id}")
-    assert batch is not None
-    batch.release()
-    return run
-
-
-def attempt(found: list[dg.RunRequest] | str) -> str:
-    return the_request(found).tags["pgque/attempt"]
-
-
-def log_event(
-    instance: dg.DagsterInstance,
-    run: dg.DagsterRun,
-    kind: dg.DagsterEventType,
-    ahead: timedelta = timedelta(0),
-) -> None:
-    """Records an event of a run whose host's clock is ahead by this time."""
-    instance.handle_new_event(
-        dg.EventLogEntry(
-            error_info=None,
-            level="info",
-            user_message="",
-            run_id=run.run_id,
-            timestamp=time.time() + ahead.total_seconds(),
-            job_name=run.job_name,
-            dagster_event=dg.DagsterEvent(kind.value, run.job_name),
-        )
-    )
-
-
-def test_a_failed_batch_is_tried_again_under_a_new_key_then_parked_and_mended_by_hand(
+def test_a_failed_batch_is_tried_again_under_a_new_key_then_held_and_mended_by_hand(
     client: Client, spark: SparkSession, instance: dg.DagsterInstance
 ) -> None:
     publish(client, ["a"])
@@ -123,7 +74,7 @@ def test_a_failed_batch_is_tried_again_under_a_new_key_then_parked_and_mended_by
 
     held = evaluate(sensor, client.url, instance)
     assert keys == [":1", ":2"]
-    assert "parked after 2 attempts" in held
+    assert "held after 2 attempts" in held
     assert ": boom; correct the cause" in held, "the reason of the last run is told"
     assert "materialize failing by hand" in held
     assert client.lease_info("orders", "revenue") is not None
@@ -148,19 +99,6 @@ def test_only_runs_that_claimed_the_batch_use_attempts_up(
     assert "given up after 2 attempts" in evaluate(sensor, client.url, instance)
     (letters,) = client.dead_letter_counts("orders")
     assert letters.count == 1
-
-
-def test_runs_that_ended_before_they_claimed_the_batch_delay_the_next_one_and_are_told(
-    client: Client, instance: dg.DagsterInstance
-) -> None:
-    publish(client, ["a"])
-    sensor = build_pgque_sensor([revenue], backoff=timedelta(hours=1))
-    requested(client, instance, FAILURE, sensor)
-
-    reason = evaluate(sensor, client.url, instance)
-
-    assert "failed, attempt 1 of 3 at" in reason
-    assert reason.endswith("; 1 run ended before it claimed the batch")
 
 
 def test_the_run_key_is_new_even_where_an_old_run_was_deleted(
@@ -189,15 +127,15 @@ def test_a_held_batch_is_recorded_once_and_again_after_a_run_by_hand_that_failed
             reasons.append(evaluate(ONCE, client.url, instance))
             written += db.execute("select xmin::text from pgque.held_batch").fetchall()
 
-    assert "parked after 1 attempt," in reasons[0]
-    assert "its process ended without a word" in reasons[0]
+    assert "held after 1 attempt," in reasons[0]
+    assert "its process ended without a message" in reasons[0]
     assert reasons[0] == reasons[1]
     assert len(written) == 2 and written[0] == written[1]
     assert held()[0] == "critical"
     by_hand = claim(client)
     assert held()[0] == "ok"
     by_hand.release()
-    assert "parked after 1 attempt," in evaluate(ONCE, client.url, instance)
+    assert "held after 1 attempt," in evaluate(ONCE, client.url, instance)
     assert "materialize revenue by hand: use Materialize on its page" in held()[1]
 
 
@@ -268,70 +206,6 @@ def test_a_run_that_died_with_its_lease_is_followed_by_the_next_attempt(
     # The dead run, whose batch was taken over, does not delay it either.
     again = the_request(evaluate(SENSOR, client.url, instance))
     assert (again.tags["pgque/attempt"], str(again.run_key)[-2:]) == ("3", ":3")
-
-
-def test_a_run_whose_host_is_behind_gets_no_rival_and_is_not_given_up(
-    client: Client, instance: dg.DagsterInstance
-) -> None:
-    publish(client, ["a"])
-    run = requested(client, instance, dg.DagsterRunStatus.STARTING)
-    log_event(instance, run, dg.DagsterEventType.RUN_START, -timedelta(hours=9))
-
-    assert "is started" in evaluate(GIVING_UP, client.url, instance)
-    assert client.dead_letter_counts("orders") == []
-    instance.report_run_failed(run)
-    assert attempt(evaluate(GIVING_UP, client.url, instance)) == "2"
-
-
-def test_a_run_whose_host_is_ahead_does_not_delay_the_next_attempt(
-    client: Client, instance: dg.DagsterInstance
-) -> None:
-    publish(client, ["a"])
-    run = requested(client, instance, STARTED)
-    log_event(instance, run, dg.DagsterEventType.RUN_FAILURE, timedelta(hours=2))
-
-    assert attempt(evaluate(SENSOR, client.url, instance)) == "2"
-
-
-def test_a_database_whose_clock_was_set_back_does_not_delay_the_next_attempt(
-    client: Client, instance: dg.DagsterInstance, sql: Callable[[str], None]
-) -> None:
-    publish(client, ["a"])
-    fail_after_claim(client, instance)
-    sql("update pgque.position_log set sub_active = sub_active + interval '2 hours'")
-
-    assert attempt(evaluate(SENSOR, client.url, instance)) == "2"
-
-
-def test_the_wait_after_a_failure_is_measured_by_the_databases_clock(
-    client: Client, instance: dg.DagsterInstance, sql: Callable[[str], None]
-) -> None:
-    publish(client, ["a"])
-    hourly = build_pgque_sensor([revenue], backoff=timedelta(hours=1))
-    run = fail_after_claim(client, instance)
-    early = evaluate(hourly, client.url, instance)
-    sql("update pgque.position_log set sub_active = sub_active - interval '2 hours'")
-    earlier = {**run.tags, "pgque/requested_at": "2020-01-01T00:00:00+00:00"}
-    instance.add_run_tags(run.run_id, earlier)
-
-    assert "failed, attempt 2 of 3 at" in early
-    assert attempt(evaluate(hourly, client.url, instance)) == "2"
-
-
-@pytest.mark.parametrize(
-    ("backoff", "runs", "wait"),
-    [
-        (timedelta(seconds=10), 1, timedelta(seconds=10)),
-        (timedelta(seconds=10), 3, timedelta(seconds=40)),
-        (timedelta(seconds=10), 100_000, timedelta(minutes=10)),
-        (timedelta(hours=1), 5, timedelta(hours=1)),
-        (NOW, 5, NOW),
-    ],
-)
-def test_the_wait_doubles_with_each_run_up_to_ten_minutes_or_the_backoff(
-    backoff: timedelta, runs: int, wait: timedelta
-) -> None:
-    assert BatchPolicy(10, 3, backoff, "dead_letter").wait_after(runs) == wait
 
 
 def test_a_run_that_somebody_executes_again_is_waited_for_until_it_claims(
@@ -407,12 +281,12 @@ def test_a_held_batch_gets_its_attempts_again_when_an_event_of_it_is_set_aside(
         return request
 
     fail()
-    assert "parked after 1 attempt," in evaluate(sensor, client.url, instance)
+    assert "held after 1 attempt," in evaluate(sensor, client.url, instance)
 
     client.set_events_aside("orders", "revenue", [poison], reason="by hand")
 
     (check,) = [each for each in client.health() if each.check == "held_batch:revenue"]
     assert check.status == "ok"
     assert str(fail().run_key).endswith(":2")
-    assert "parked after 1 attempt," in evaluate(sensor, client.url, instance)
-    assert "parked after 1 attempt," in evaluate(sensor, client.url, instance)
+    assert "held after 1 attempt," in evaluate(sensor, client.url, instance)
+    assert "held after 1 attempt," in evaluate(sensor, client.url, instance)

@@ -14,7 +14,7 @@ from pgque_dagster import (
     build_pgque_sensor,
     build_pgque_ticker_sensor,
 )
-from tests.support.assets import revenue
+from tests.support.dagster.assets import revenue
 
 
 def notify(alert: object) -> None:

@@ -13,10 +13,10 @@ from pgque_dagster.client import Client
 from pgque_dagster.project.consumers import consumers_of
 from pgque_dagster.sensors.batch_policy import BatchPolicy
 from pgque_dagster.sensors.run_requests import BatchFinder
-from tests.support.events import publish
-from tests.support.sensing import evaluate_from
+from tests.support.dagster.sensing import evaluate_from
+from tests.support.queues.events import publish
 
-POLICY = BatchPolicy(10, 3, timedelta(0), "park", min_events=1)
+POLICY = BatchPolicy(10, 3, timedelta(0), "hold", min_events=1)
 
 
 def make_asset(name: str) -> dg.AssetsDefinition:

@@ -18,9 +18,9 @@ from pgque_dagster.project.consumers import consumers_of
 from pgque_dagster.project.database import queue_key
 from pgque_dagster.project.queue_report import report_queues
 from tests.dagster.support import StoringIOManager, materialize
-from tests.support.checks import run as run_checks
-from tests.support.events import tick
-from tests.support.sensing import evaluate, record_run, the_request
+from tests.support.dagster.checks import run as run_checks
+from tests.support.dagster.sensing import evaluate, record_run, the_request
+from tests.support.queues.events import tick
 
 Stored = list[tuple[str, str]]
 
@@ -153,7 +153,7 @@ def test_a_run_that_does_not_end_holds_up_no_slot_whose_batch_is_acked_or_retrie
     assert found["1/2"].tags["pgque/batch_id"] == first["1/2"].tags["pgque/batch_id"]
 
 
-@pytest.mark.parametrize("on_exhausted", ["park", "dead_letter"])
+@pytest.mark.parametrize("on_exhausted", ["hold", "dead_letter"])
 def test_an_exhausted_slot_is_held_or_given_up_alone(
     parted: Client, instance: dg.DagsterInstance, on_exhausted: str
 ) -> None:
@@ -172,9 +172,9 @@ def test_an_exhausted_slot_is_held_or_given_up_alone(
     assert requests(evaluate(sensor, parted.url, instance)).keys() == {"1/2"}
 
     (slot, _) = states(parted)
-    if on_exhausted == "park":
+    if on_exhausted == "hold":
         assert slot.batch_id == claimed.batch_id
-        assert "re-execute that run" in str(slot.parked_reason)
+        assert "re-execute that run" in str(slot.held_reason)
         assert {row.check for row in parted.health() if row.status != "ok"} >= {
             "held_batch:parted#0/2"
         }
@@ -196,7 +196,7 @@ def test_a_run_for_an_earlier_slot_is_refused(
     stored, done = run(parted, spark, early["0/2"], instance, in_three)
     assert (stored, done.success) == ([], False)
     failure = done.failure_data_for_node("totals")
-    assert failure is not None and "has no slot 0/2 any more" in failure.error.to_string()
+    assert failure is not None and "no longer has slot 0/2" in failure.error.to_string()
 
     parted.run(repartition("orders", "parted", 2))
     stored, done = run(parted, spark, early["0/2"], instance)

@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from pgque_dagster import SparkBatch, build_pgque_sensor, pgque_asset
 from pgque_dagster.cli import main
 from pgque_dagster.client import Client
-from tests.support.assets import revenue
-from tests.support.events import claim, make_queue, publish, tick
-from tests.support.sensing import evaluate, record_run, the_request
+from tests.support.dagster.assets import revenue
+from tests.support.dagster.sensing import evaluate, record_run, the_request
+from tests.support.queues.events import claim, make_queue, publish, tick
 
 IDLE = "orders/revenue: no batch yet, no event waits"
 

@@ -1,7 +1,6 @@
 """An evaluation that finds nothing to do waits for a tick; its runs need no step process."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -19,9 +18,10 @@ from pgque_dagster import (
 )
 from pgque_dagster.client import Client
 from pgque_dagster.sensors.tick_wait import share_of_wait
-from tests.support.assets import revenue
-from tests.support.events import claim, publish
-from tests.support.sensing import record_run
+from tests.support.dagster.assets import revenue
+from tests.support.dagster.sensing import record_run
+from tests.support.queues.events import claim, publish
+from tests.support.runner.waiting import wait_until
 
 PATIENCE_SECONDS = 30
 # An evaluation that waits has looked for batches.
@@ -56,11 +56,8 @@ def evaluate(
 
 def wait_until_somebody_waits(client: Client) -> None:
     """Waits for a session, besides that of the client, that has looked for batches."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
     with client.transaction() as own, psycopg.connect(client.url, autocommit=True) as db:
-        while db.execute(WAITS, [own.info.backend_pid]).fetchone() == (0,):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: db.execute(WAITS, [own.info.backend_pid]).fetchone() != (0,))
 
 
 @contextmanager

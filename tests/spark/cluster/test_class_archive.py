@@ -3,13 +3,13 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from pgque_dagster.spark.cluster import class_archive
+from tests.support.runner.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 _USE = "from pgque_dagster.spark.cluster import class_archive; class_archive.use()"
@@ -54,6 +54,7 @@ def test_a_damaged_archive_is_removed_and_the_session_starts(tmp_path: Path) -> 
     assert not damaged.exists()
 
 
+@pytest.mark.slow
 def test_an_archive_that_does_not_fit_is_ignored_without_a_word(tmp_path: Path) -> None:
     with_other = f"import os; os.environ['JDK_JAVA_OPTIONS'] = '-XX:-UseCompressedOops'\n{_COUNT}"
     use_first = f"{_USE}\n{with_other}"
@@ -94,10 +95,7 @@ def test_a_training_that_takes_too_long_leaves_no_jvm(
 def test_the_first_processes_have_one_archive_made_in_the_background(tmp_path: Path) -> None:
     for _ in range(2):
         _run(tmp_path, _USE, PGQUE_SPARK_ARCHIVE=str(tmp_path))
-    deadline = time.monotonic() + 600
-    while not list(tmp_path.glob("*.jsa")) or list(tmp_path.glob("*.making")):
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
+    wait_until(lambda: list(tmp_path.glob("*.jsa")) and not list(tmp_path.glob("*.making")))
     log = tmp_path / "classes"
     assert "rows 7" in _run(tmp_path, _COUNT, log, PGQUE_SPARK_ARCHIVE=str(tmp_path))
     assert log.read_text().count("shared objects file (top)") > 3000

@@ -17,8 +17,12 @@ from pyspark.sql import SparkSession
 from pgque_dagster.client import Client
 from pgque_dagster.spark import batch as batch_module
 from tests.conftest import Server
-from tests.support import cluster_driver
-from tests.support.clusters import (
+from tests.programs import spark_cluster
+from tests.support.queues.events import claim, make_queue, tick
+from tests.support.queues.sql import connect, rows, value
+from tests.support.servers.databases import empty_database
+from tests.support.servers.s3 import s3_server
+from tests.support.spark.clusters import (
     LOCAL_CLUSTER,
     ROOT,
     SPECULATION,
@@ -27,11 +31,7 @@ from tests.support.clusters import (
     run_driver,
     standalone,
 )
-from tests.support.databases import empty_database
-from tests.support.events import claim, make_queue, tick
-from tests.support.queues import connect, rows, value
-from tests.support.s3 import s3_server
-from tests.support.stored_tables import iceberg_catalog
+from tests.support.spark.stored_tables import iceberg_catalog
 
 EVENTS = 3_000
 
@@ -94,7 +94,7 @@ def test_each_event_counts_once_wherever_spark_runs(
 ) -> None:
     if cluster is None:
         monkeypatch.setattr(batch_module, "DRIVER_SIDE_EVENTS", -1)
-        report = cluster_driver.consume(spark, shop.url, tmp_path)
+        report = spark_cluster.consume(spark, shop.url, tmp_path)
     else:
         with cluster(tmp_path) as master:
             report = run_driver(master, "consume", shop.url, tmp_path)

@@ -17,7 +17,7 @@ from pgque_dagster.client.errors import DatabaseError, passes, translated
 from pgque_dagster.client.models import Slice
 from pgque_dagster.spark import DatabaseAddress, PackageMissing, clear_executor_errors, register
 from pgque_dagster.spark.reading.arrow import read_slices
-from tests.support.events import claim, publish
+from tests.support.queues.events import claim, publish
 
 
 def count(spark: SparkSession, **options: str) -> int:

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from demo.processes import free_port
+from harness.processes import free_port
 from pgque_dagster import installer
 from pgque_dagster.client import Client
 from pgque_dagster.embedded import EmbeddedPostgres
-from tests.support.clusters import LOCAL_CLUSTER, connect_server, run_driver
-from tests.support.events import make_queue, tick
-from tests.support.queues import connect
-from tests.support.s3 import S3, s3_server
-from tests.support.secret_driver import nobody
+from tests.programs.spark_secrets import nobody
+from tests.support.queues.events import make_queue, tick
+from tests.support.queues.sql import connect
+from tests.support.servers.s3 import S3, s3_server
+from tests.support.spark.clusters import LOCAL_CLUSTER, connect_server, run_driver
 
 # Spark would hide a text that has a word such as secret in it; these have none.
 PASSWORDS = {
@@ -120,8 +120,12 @@ def showing(text: str, folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("master", "executors_log"),
-    [("local[2]", set()), pytest.param(LOCAL_CLUSTER, {"spark"}, marks=pytest.mark.slow)],
+    ("master", "executors_log", "ways"),
+    [
+        # The other way differs from that of the file in where the text is read.
+        ("local[2]", set(), ["url", "url_file"]),
+        pytest.param(LOCAL_CLUSTER, {"spark"}, list(PASSWORDS), marks=pytest.mark.slow),
+    ],
 )
 def test_no_plan_log_or_page_shows_a_password(
     urls: dict[str, str],
@@ -130,15 +134,16 @@ def test_no_plan_log_or_page_shows_a_password(
     tmp_path: Path,
     master: str,
     executors_log: set[str],
+    ways: list[str],
 ) -> None:
     run_driver(
         master,
-        ",".join(urls),
+        ",".join(ways),
         urls["url"],
         tmp_path,
         conf=settings(environment, tmp_path),
         env=environment,
-        module="secret_driver",
+        module="spark_secrets",
     )
 
     assert showing("== Physical Plan ==", tmp_path) >= {"said.txt", "ui.txt", "event-log"}
@@ -161,7 +166,7 @@ def test_a_connect_server_shows_no_password_that_is_not_an_option(
             urls["url"],
             tmp_path,
             env={**environment, "PGQUE_UI": f"http://127.0.0.1:{port}"},
-            module="secret_driver",
+            module="spark_secrets",
         )
 
     assert showing(MARK, tmp_path) >= {"spark.log", "ui.txt", "event-log"}

@@ -4,12 +4,12 @@ import subprocess
 from pathlib import Path
 
 from pgque_dagster.spark.cluster.shipping import write_archive
-from tests.support.clusters import bare_environment, environment
+from tests.support.spark.clusters import bare_environment, environment
 
 
 def imports_the_data_source(python: Path, folder: Path, path: str) -> bool:
     done = subprocess.run(
-        [str(python), "-c", "import pgque_dagster.spark.source"],
+        [str(python), "-c", "import pgque_dagster.spark.data_source"],
         cwd=folder,
         env={**environment(), "PYTHONPATH": path},
         capture_output=True,

@@ -10,9 +10,9 @@ from pyspark.sql import Row, SparkSession
 
 from pgque_dagster.client import Client, InvalidArgument, MalformedPayload
 from pgque_dagster.spark import SparkBatch
-from tests.support.attempts import BatchOf
-from tests.support.events import claim, tick
-from tests.support.queues import Connection, connect
+from tests.support.queues.events import claim, tick
+from tests.support.queues.sql import Connection, connect
+from tests.support.spark.attempts import BatchOf
 
 TABLE = (
     "create table t (id int primary key, big bigint, paid boolean, amount numeric(10,2),"

@@ -16,8 +16,8 @@ from pgque_dagster.client.encoding import Payload
 from pgque_dagster.spark import ParquetSink, SparkBatch
 from pgque_dagster.spark import batch as batch_module
 from pgque_dagster.spark.payload import slices as slices_module
-from tests.support.events import claim, publish, tick
-from tests.support.jobs import jobs_of
+from tests.support.queues.events import claim, publish, tick
+from tests.support.spark.jobs import jobs_of
 
 SCHEMA = "id int not null, note string"
 GOOD, WRONG = 400, 7
@@ -105,7 +105,22 @@ USES: dict[str, Callable[[DataFrame], object]] = {
 }
 
 
-@pytest.mark.parametrize("use", USES)
+# Spark executes the others as it does one of the rest.
+ALWAYS = {
+    "never",
+    "whole",
+    "limited",
+    "no columns",
+    "twice",
+    "some partitions",
+    "cached",
+    "failing",
+}
+
+
+@pytest.mark.parametrize(
+    "use", [pytest.param(x, marks=() if x in ALWAYS else pytest.mark.slow) for x in USES]
+)
 def test_all_malformed_events_are_set_aside_whatever_is_done_with_the_dataframe(
     client: Client, opened: Opened, use: str
 ) -> None:

@@ -12,8 +12,8 @@ from pgque_dagster.client import Client, InvalidArgument, MalformedPayload
 from pgque_dagster.client.encoding import Payload
 from pgque_dagster.spark import SparkBatch
 from pgque_dagster.spark.payload.malformed import OnMalformed
-from tests.support.attempts import BatchOf
-from tests.support.events import claim, publish, tick
+from tests.support.queues.events import claim, publish, tick
+from tests.support.spark.attempts import BatchOf
 
 SCHEMA = "id int"
 

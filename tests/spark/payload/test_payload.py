@@ -10,9 +10,9 @@ from pgque_dagster.client import Client, InvalidArgument
 from pgque_dagster.spark import SparkBatch, parse_payloads
 from tests.spark.payload.payload_batches import SCHEMA_NAMES, SCHEMAS, read_batch, wrong
 from tests.spark.payload.payload_corpus import Case
-from tests.support.attempts import BatchOf
-from tests.support.events import claim, publish
-from tests.support.jobs import jobs_of
+from tests.support.queues.events import claim, publish
+from tests.support.spark.attempts import BatchOf
+from tests.support.spark.jobs import jobs_of
 
 ORDER = "id bigint not null, total double"
 
@@ -121,13 +121,13 @@ def test_malformed_payloads_stay_under_keep(batch_of: BatchOf) -> None:
 def test_a_schema_that_cannot_be_used_is_named(batch_of: BatchOf) -> None:
     batch = batch_of({"id": 1})
     schemas: dict[Any, str] = {
-        "id biggint": "is no schema: .*BIGGINT",
+        "id biggint": "is not a schema: .*BIGGINT",
         "id varchar(3)": "char or varchar.*Write string",
         "id bigint, names array<char(2)>": "char or varchar.*Write string",
         "": "no field",
         "ev_time string": "both a payload field",
         "EV_TIME string": "both a payload field",
-        int: "is no schema",
+        int: "is not a schema",
     }
     for schema, message in schemas.items():
         with pytest.raises(InvalidArgument, match=message):

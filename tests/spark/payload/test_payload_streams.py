@@ -12,8 +12,8 @@ from pgque_dagster.client import Client, InvalidArgument, MalformedPayload
 from pgque_dagster.spark import parse_changes, parse_payloads
 from pgque_dagster.spark.cluster.executor_errors import executor_error
 from tests.spark.payload.payload_batches import SCHEMAS, wrong
-from tests.support.events import publish, tick
-from tests.support.streams import PATIENCE_SECONDS, Stream
+from tests.support.queues.events import publish, tick
+from tests.support.spark.streams import PATIENCE_SECONDS, Stream
 
 ORDER = "id bigint not null, total double"
 Parse = Callable[[DataFrame], DataFrame]

@@ -21,8 +21,8 @@ from tests.spark.payload.payload_values import (
     STRING,
     fields,
 )  # fmt: skip
-from tests.support.queues import Connection, connect, make_queue, rows
-from tests.support.triggers import take_events
+from tests.support.queues.sql import Connection, connect, make_queue, rows
+from tests.support.queues.triggers import take_events
 
 CAPTURE = "select pgque.capture('t', 'q')"
 TABLE = "create table t (id int primary key, note text)"

@@ -28,8 +28,8 @@ from tests.spark.payload.payload_values import (
     STRING,
     WIDE,
 )  # fmt: skip
-from tests.support.queues import Connection, connect, make_queue, rows
-from tests.support.triggers import take_events
+from tests.support.queues.sql import Connection, connect, make_queue, rows
+from tests.support.queues.triggers import take_events
 
 ALL = [
     *(BOOLEAN, INT8, INT16, INT32, INT64, FLOAT, DOUBLE, WIDE, STRING, BINARY),

@@ -12,7 +12,7 @@ from pgque_dagster.client import Client, ConnectionFailed
 from pgque_dagster.client.batch import read_plan
 from pgque_dagster.client.models import Slice
 from pgque_dagster.spark.reading import arrow
-from tests.support.events import claim, publish, tick
+from tests.support.queues.events import claim, publish, tick
 
 Read = Callable[..., list[tuple[object, ...]]]
 

@@ -1,5 +1,6 @@
 """A function over rows that tasks read runs where they are read, and gets the same rows."""
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -7,14 +8,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as t
 
 from pgque_dagster.client import Client
 from pgque_dagster.spark import SparkBatch
 from pgque_dagster.spark import batch as batch_module
-from pgque_dagster.spark.reading.in_tasks import map_in_tasks, read_in_tasks
+from pgque_dagster.spark.reading.in_tasks import as_types, map_in_tasks, read_in_tasks
 from pgque_dagster.spark.sinks.files.data_files import write_files
 from pgque_dagster.spark.sinks.files.storage import Storage
-from tests.support.events import claim, publish
+from tests.support.queues.events import claim, publish
 
 PAYLOAD = """{
 "integer": -7, "text": "täxt", "exact": 1.10, "at": "2024-03-31T01:30:00.5+05:00",
@@ -67,6 +69,21 @@ def test_a_function_gets_the_rows_of_each_part_as_they_were_read(frame: DataFram
     assert [row["rows"] for row in map_in_tasks(frame, size, "rows bigint").collect()] == [1] * 4
 
 
+def test_columns_are_cast_where_rows_are_read(frame: DataFrame) -> None:
+    columns = t.StructType().add("number", t.IntegerType())
+
+    def kinds(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.record_batch({"kind": [f"{batch.schema.types[0]} {batch.num_rows}"]})
+
+    for given, sizes in ((frame, [1] * 4), (frame.where("number >= 0"), [2] * 2)):
+        cast = as_types(given, columns)
+        assert cast.dtypes == [("number", "int")]
+        assert sorted(row["number"] for row in cast.collect()) == [0, 1, 2, 3]
+        found = [row["kind"] for row in map_in_tasks(cast, kinds, "kind string").collect()]
+        assert found == [f"int32 {size}" for size in sizes]
+
+
 def test_rows_that_were_changed_are_those_that_spark_has(frame: DataFrame) -> None:
     assert sums(frame.where("number > 0")) == [1, 5]
     assert sums(frame.selectExpr("number + 1 as number")) == [3, 7]
@@ -103,3 +120,12 @@ def test_files_of_payloads_hold_what_spark_would_write_into_them(
     assert found.equals(wanted)
     assert found.num_rows == 2
     spark.conf.unset("spark.sql.session.timeZone")
+
+
+def test_modules_are_not_searched_for_garbage_after_each_task(frame: DataFrame) -> None:
+    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.record_batch({"frozen": pa.array([gc.get_freeze_count()], pa.int64())})
+
+    found = map_in_tasks(frame, count, "frozen bigint").collect()
+    assert all(row["frozen"] > 10_000 for row in found)

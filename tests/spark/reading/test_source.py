@@ -11,8 +11,8 @@ from pgque_dagster.client.batch import read_plan
 from pgque_dagster.spark import register
 from pgque_dagster.spark.options import ReadOptions
 from pgque_dagster.spark.reading import arrow
-from tests.support.attempts import BatchOf
-from tests.support.events import claim, publish, tick
+from tests.support.queues.events import claim, publish, tick
+from tests.support.spark.attempts import BatchOf
 
 
 def load(spark: SparkSession, **options: object) -> DataFrame:

@@ -10,7 +10,7 @@ from pyspark.sql.functions import spark_partition_id
 from pgque_dagster.client import InvalidArgument
 from pgque_dagster.spark import DatabaseAddress
 from pgque_dagster.spark.reading.table import read_whole_table
-from tests.support.queues import connect
+from tests.support.queues.sql import connect
 
 
 def test_a_postgres_table_is_read_by_tasks_in_one_snapshot_with_numerics_as_decimals(

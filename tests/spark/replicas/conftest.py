@@ -8,14 +8,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.conftest import Server
-from tests.support.databases import empty_database
-from tests.support.replication import (
+from tests.support.replicas.parts import TABLE, copy_in_parts
+from tests.support.replicas.replication import (
     DeltaReplication,
     IcebergReplication,
     LakeReplication,
     PostgresReplication,
     Replication,
 )
+from tests.support.servers.databases import empty_database
 
 
 @pytest.fixture
@@ -58,3 +59,13 @@ def replication(request: pytest.FixtureRequest) -> Replication:
     """Replicas of each kind."""
     found: Replication = request.getfixturevalue(request.param)
     return found
+
+
+@pytest.fixture
+def table(lake: LakeReplication, monkeypatch: pytest.MonkeyPatch) -> LakeReplication:
+    """A table that is captured, and copied in tiny parts."""
+    copy_in_parts(monkeypatch)
+    lake.sql(TABLE)
+    lake.sql("create table other (id int primary key); insert into other values (1)")
+    lake.capture("public.t")
+    return lake

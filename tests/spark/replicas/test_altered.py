@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.replication import Replication
+from tests.support.replicas.replication import Replication
 
 # Whether a table is copied again is decided in one place for both formats of the lake.
 pytestmark = pytest.mark.parametrize("replication", ["delta", "postgres"], indirect=True)

@@ -1,106 +1,35 @@
 """A table that fails stands apart, its neighbours go on, and it joins again by itself."""
 
-import psycopg
 import pytest
 
-from pgque_dagster.client import Client, LeaseLost
-from pgque_dagster.client.captured_tables import copy_again
+from pgque_dagster.client import Client
 from pgque_dagster.client.errors import InvalidArgument
-from pgque_dagster.client.replicas.apart import Apart
+from pgque_dagster.client.replicas.capture import copy_again
 from pgque_dagster.client.replicas.deletes import HISTORY, SOFT
-from pgque_dagster.client.table_spec import TableSpec
-from tests.client.consumer.support import expire_leases
-from tests.support.logins import as_login
-from tests.support.replica_faults import Faults, Killed
-from tests.support.replication import (
+from pgque_dagster.client.replicas.outcome import Apart
+from tests.support.replicas.apart import (
+    BAD,
+    GOOD,
+    end_pauses,
+    insert,
+    mend,
+    needed,
+    noted,
+    prepare,
+    rotate,
+    spoil,
+)
+from tests.support.replicas.replication import (
     CONSUMER,
     QUEUE,
     DeltaReplication,
     LakeReplication,
-    PostgresReplication,
     Replication,
 )
-
-TABLES = ["public.a", "public.b", "public.c"]
-BAD, GOOD = "infinity", "2026-01-01"
+from tests.support.servers.logins import as_login
 
 
-def prepare(replication: Replication) -> None:
-    """Three tables that are copied, and that a batch may add rows to."""
-    for table in "abc":
-        replication.sql(
-            f"create table {table} (id int primary key, d date);"
-            f"insert into {table} values (1, '{GOOD}')"
-        )
-    replication.capture(*TABLES)
-    replication.catch_up()
-    if isinstance(replication, PostgresReplication):
-        for table in "abc":
-            replication.there(f"alter table {table} add check (d < 'infinity')")
-
-
-def insert(replication: Replication, number: int, tables: str = "abc") -> None:
-    for table in tables:
-        replication.sql(f"insert into {table} values ({number}, '{GOOD}')")
-
-
-def spoil(replication: Replication, number: int, table: str = "b", value: str = BAD) -> None:
-    replication.sql(f"insert into {table} values ({number}, '{value}')")
-
-
-def mend(replication: Replication, table: str = "b") -> None:
-    replication.sql(f"update {table} set d = '{GOOD}' where d = '{BAD}'")
-
-
-def prepare_batch(replication: Replication, joins: bool) -> None:
-    """A batch at which b stands apart, or joins the others again."""
-    prepare(replication)
-    spoil(replication, 2)
-    insert(replication, 3)
-    if joins:
-        replication.catch_up()
-        insert(replication, 4)
-        mend(replication)
-        end_pauses(replication)
-    replication.tick()
-
-
-def repair(replication: Replication, table: str) -> None:
-    with Client(replication.url) as client:
-        copy_again(client, QUEUE, CONSUMER, f"public.{table}")
-
-
-def end_pauses(replication: Replication) -> None:
-    replication.sql("update pgque.replica_apart set retry_at = clock_timestamp()")
-
-
-def noted(replication: Replication) -> list[tuple[str, int, int]]:
-    with replication.connect() as db:
-        return db.execute(
-            "select table_name, tick_id, attempts from pgque.replica_apart order by 1"
-        ).fetchall()
-
-
-def needed(replication: Replication) -> int:
-    """The first tick after which the queue's events are kept."""
-    with replication.connect() as db:
-        found = db.execute("select first_tick from pgque.needed_tick").fetchall()
-        return int(found[0][0])
-
-
-def end_leases(replication: Replication) -> None:
-    with psycopg.connect(replication.url, autocommit=True) as db:
-        expire_leases(db)
-
-
-def rotate(replication: Replication) -> None:
-    """Rotates as often as it takes to empty each event table that nobody needs."""
-    replication.sql("select pgque.set_queue_config('changes', 'rotation_period', '1 microsecond')")
-    for _ in range(4):
-        replication.sql("select pgque.maint_rotate_tables_step1('changes')")
-        replication.sql("select pgque.maint_rotate_tables_step2()")
-
-
+@pytest.mark.in_the_lake
 def test_a_table_that_fails_stands_apart_and_joins_again(replication: Replication) -> None:
     prepare(replication)
     stands = replication.last_tick()
@@ -114,7 +43,7 @@ def test_a_table_that_fails_stands_apart_and_joins_again(replication: Replicatio
     assert ("infinity" if isinstance(replication, LakeReplication) else "check") in apart.reason
     replication.check("public.a", "public.c")
     assert len(replication.replica("public.b")) == 1
-    for number in (4, 5, 6):
+    for number in (4, 5):
         insert(replication, number)
         replication.sql("delete from b where id = 1; update a set d = null where id = 1")
         replication.catch_up()
@@ -139,7 +68,7 @@ def test_a_table_that_fails_stands_apart_and_joins_again(replication: Replicatio
     assert noted(replication) == []
     assert needed(replication) > stands
     replication.check()
-    assert all(replication.verify(table).is_equal for table in TABLES)
+    assert replication.verify("public.b").is_equal
     assert len([each for each in replication.copied if "copying" in each]) == 3
     insert(replication, 9)
     replication.catch_up()
@@ -223,7 +152,7 @@ def test_two_tables_that_stand_apart_at_different_ticks_join_each_by_itself(
     replication.check()
 
 
-@pytest.mark.parametrize("deletes", [SOFT, HISTORY])
+@pytest.mark.parametrize("deletes", [SOFT, pytest.param(HISTORY, marks=pytest.mark.slow)])
 def test_what_a_table_missed_is_kept_as_a_batch_would(
     delta: DeltaReplication, deletes: str
 ) -> None:
@@ -307,101 +236,6 @@ def test_a_table_that_is_not_what_it_was(
     replication.check()
 
 
-POINTS = {
-    "delta": ("after commit", "before ack"),
-    "iceberg": ("after commit",),
-    "postgres": ("before record", "after record", "before ack"),
-}
-
-
-@pytest.mark.parametrize(
-    ("replication", "point"),
-    [(kind, point) for kind, points in POINTS.items() for point in points],
-    indirect=["replication"],
-)
-@pytest.mark.parametrize("joins", [False, True])
-def test_killed_at_parting_and_at_joining(
-    replication: Replication, monkeypatch: pytest.MonkeyPatch, point: str, joins: bool
-) -> None:
-    prepare_batch(replication, joins)
-    faults = Faults(replication, monkeypatch)
-
-    def die() -> None:
-        raise Killed
-
-    # The second commit of a lake's run is that of b when it joins, and that of c when it does not.
-    faults.set(point, int("commit" in point), die)
-    with pytest.raises(Killed):
-        replication.run()
-    assert faults.has_fired
-    end_leases(replication)
-    insert(replication, 5)
-    replication.catch_up()
-    replication.check("public.a", "public.c")
-    mend(replication)
-    end_pauses(replication)
-    replication.catch_up()
-    insert(replication, 6)
-    replication.catch_up()
-    assert noted(replication) == []
-    replication.check()
-    assert len([each for each in replication.copied if "copying" in each]) == 3
-
-
-@pytest.mark.parametrize("replication", ["delta", "postgres"], indirect=True)
-def test_a_table_that_has_the_batch_and_fails_at_the_next_attempt_adds_no_row_twice(
-    replication: Replication,
-) -> None:
-    replication.sql("create table l (id int, d date); create table a (id int primary key)")
-    replication.capture(TableSpec("public.l", mode="append"), "public.a")
-    replication.catch_up()
-    replication.sql("insert into l values (1); insert into a values (1)")
-    replication.tick()
-    replication.run(ack=False)
-    replication.sql("alter table l rename to other; insert into a values (2)")
-    replication.run()
-    assert [name for name, *_ in noted(replication)] == ["public.l"]
-    replication.sql("insert into other values (2); insert into a values (3)")
-    replication.catch_up()
-    replication.sql("alter table other rename to l; insert into l values (3)")
-    end_pauses(replication)
-    replication.tick()
-    replication.run(ack=False)
-    end_pauses(replication)
-    replication.run()
-    assert noted(replication) == []
-    replication.check()
-    replication.sql("insert into l values (4)")
-    replication.catch_up()
-    replication.check()
-
-
-@pytest.mark.parametrize("replication", ["delta", "postgres"], indirect=True)
-def test_a_stale_run_parts_and_joins_nothing(
-    replication: Replication, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prepare(replication)
-    spoil(replication, 2)
-    insert(replication, 3)
-    replication.tick()
-
-    def others_go_on() -> None:
-        end_leases(replication)
-        mend(replication)
-        replication.run()
-        insert(replication, 4)
-        replication.catch_up()
-
-    Faults(replication, monkeypatch).set("before ack", 0, others_go_on)
-    with pytest.raises(Exception, match="batch"):
-        replication.run()
-    end_pauses(replication)
-    insert(replication, 5)
-    replication.catch_up()
-    assert noted(replication) == []
-    replication.check()
-
-
 @pytest.mark.parametrize("replication", ["delta", "postgres"], indirect=True)
 @pytest.mark.parametrize(
     "script",
@@ -450,27 +284,6 @@ def test_a_repair_has_it_copied_at_once_and_frees_what_is_kept(delta: DeltaRepli
     assert delta.verify("public.b").is_equal
 
 
-@pytest.mark.parametrize("replication", ["delta", "postgres"], indirect=True)
-def test_a_repair_that_is_asked_for_during_an_attempt_waits_for_no_pause(
-    replication: Replication, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prepare(replication)
-    spoil(replication, 2)
-    replication.catch_up()
-    insert(replication, 3)
-    end_pauses(replication)
-    replication.tick()
-    faults = Faults(replication, monkeypatch)
-    faults.set("before ack", 0, lambda: repair(replication, "b"))
-    replication.run()
-    assert faults.has_fired
-    assert noted(replication) != []
-    mend(replication)
-    replication.catch_up()
-    assert noted(replication) == []
-    replication.check()
-
-
 def test_a_first_copy_that_fails_stands_apart_and_keeps_no_event(delta: DeltaReplication) -> None:
     prepare(delta)
     delta.sql(f"create table e (id int primary key, d date); insert into e values (1, '{BAD}')")
@@ -501,23 +314,3 @@ def test_a_table_that_is_replicated_no_longer_is_forgotten(delta: DeltaReplicati
     with delta.connect() as db:
         left = db.execute("select table_name from pgque.replica_table order by 1").fetchall()
     assert left == [("public.a",), ("public.c",)]
-
-
-@pytest.mark.parametrize("replication", ["delta", "postgres"], indirect=True)
-def test_what_concerns_all_tables_fails_the_run(
-    replication: Replication, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prepare(replication)
-    insert(replication, 2)
-    replication.tick()
-
-    def lose() -> None:
-        end_leases(replication)
-        with Client(replication.url) as client:
-            assert client.claim(QUEUE, CONSUMER, owner="another")
-
-    point = "after begin" if isinstance(replication, DeltaReplication) else "after take"
-    Faults(replication, monkeypatch).set(point, 0, lose)
-    with pytest.raises(LeaseLost):
-        replication.run()
-    assert noted(replication) == []

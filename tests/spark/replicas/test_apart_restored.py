@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pgque_dagster.client.errors import InvalidArgument, TargetOutOfStep
-from tests.spark.replicas.test_apart import (
+from tests.support.replicas.apart import (
     end_leases,
     end_pauses,
     insert,
@@ -16,10 +16,10 @@ from tests.spark.replicas.test_apart import (
     prepare_batch,
     spoil,
 )
-from tests.support.databases import empty_database
-from tests.support.dumps import dump, restore
-from tests.support.replication import Replication, adopt
-from tests.support.replication_killed import killed_at
+from tests.support.replicas.killed import killed_at
+from tests.support.replicas.replication import Replication, adopt
+from tests.support.servers.databases import empty_database
+from tests.support.servers.dumps import dump, restore
 
 
 @pytest.mark.slow

@@ -3,12 +3,12 @@
 import pytest
 
 from pgque_dagster.client import Client
-from pgque_dagster.client.captured_tables import copy_again
 from pgque_dagster.client.errors import InvalidArgument, PgqueError
-from pgque_dagster.client.table_spec import TableSpec
+from pgque_dagster.client.replicas.capture import copy_again
+from pgque_dagster.client.replicas.spec import TableSpec
 from tests.client.consumer.support import expire_leases
-from tests.support.replica_faults import Faults, Killed
-from tests.support.replication import CONSUMER, QUEUE, PostgresReplication, Replication
+from tests.support.replicas.faults import Faults, Killed
+from tests.support.replicas.replication import CONSUMER, QUEUE, PostgresReplication, Replication
 
 LOG = TableSpec("public.t", mode="append")
 TABLE = "create table t (at timestamptz, v int, data bytea, f float8)"
@@ -21,6 +21,7 @@ def begin(replication: Replication) -> None:
     replication.catch_up()
 
 
+@pytest.mark.in_the_lake
 def test_equal_rows_are_as_many_as_in_the_source(replication: Replication) -> None:
     begin(replication)
     assert replication.verify(LOG).is_equal
@@ -96,6 +97,7 @@ def test_an_attempt_that_dies_or_is_overtaken_repeats_no_row(
     assert len(replication.copied) == 1
 
 
+@pytest.mark.in_the_lake
 def test_a_batch_that_is_applied_again_adds_no_row(replication: Replication) -> None:
     begin(replication)
     replication.sql(f"insert into t values {ROWS}")

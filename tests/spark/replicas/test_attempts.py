@@ -8,14 +8,14 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Client, LeaseLost
 from tests.client.consumer.support import expire_leases
-from tests.support.replica_faults import Faults
-from tests.support.replication import (
+from tests.support.replicas.faults import Faults
+from tests.support.replicas.killed import killed_at
+from tests.support.replicas.replication import (
     CONSUMER,
     QUEUE,
     DeltaReplication,
     Replication,
 )
-from tests.support.replication_killed import killed_at
 
 
 def prepare(replication: Replication) -> None:
@@ -32,6 +32,7 @@ def end_leases(replication: Replication) -> None:
         expire_leases(db)
 
 
+@pytest.mark.in_the_lake
 @pytest.mark.parametrize(
     ("replication", "point"),
     [("delta", "after commit"), ("postgres", "after record")],
@@ -49,6 +50,7 @@ def test_a_process_that_is_killed_loses_and_repeats_nothing(
     assert replication.verify().is_equal
 
 
+@pytest.mark.in_the_lake
 @pytest.mark.parametrize(
     ("replication", "point"),
     [("delta", "after begin"), ("iceberg", "after begin"), ("postgres", "after record")],

@@ -4,12 +4,12 @@ import psycopg
 import pytest
 
 from pgque_dagster.client import Client
-from pgque_dagster.client.captured_tables import copy_again
 from pgque_dagster.client.errors import InvalidArgument
-from pgque_dagster.client.replicas.apart import Apart
-from pgque_dagster.client.source_tables import SourceTable
-from pgque_dagster.client.table_spec import TableSpec
-from tests.support.replication import (
+from pgque_dagster.client.replicas.capture import copy_again
+from pgque_dagster.client.replicas.outcome import Apart
+from pgque_dagster.client.replicas.source import SourceTable
+from pgque_dagster.client.replicas.spec import TableSpec
+from tests.support.replicas.replication import (
     CONSUMER,
     QUEUE,
     LakeReplication,
@@ -33,6 +33,7 @@ HASHES = (
 EXPECTED = f"(select id, f, {', '.join(HASHES)} from t) t"
 
 
+@pytest.mark.in_the_lake
 def test_columns_are_left_out_or_masked_in_copies_and_changes(replication: Replication) -> None:
     replication.sql(
         f"{TABLE}; insert into t values (1, 'a@b', 'secret', '2000-01-01', 1.50, 10000000000,"
@@ -55,6 +56,7 @@ def test_columns_are_left_out_or_masked_in_copies_and_changes(replication: Repli
     assert replication.verify(SPEC).differences == 1
 
 
+@pytest.mark.in_the_lake
 @pytest.mark.parametrize("replication", ["iceberg", "postgres"], indirect=True)
 def test_other_columns_have_the_table_copied_again(replication: Replication) -> None:
     replication.sql(f"{TABLE}; insert into t (id, email, notes) values (1, 'a', 'x')")
@@ -131,7 +133,9 @@ def test_arrays_are_lists_on_request_in_copies_and_changes(lake: LakeReplication
 
 
 @pytest.mark.parametrize("lake", ["delta"], indirect=True)
-@pytest.mark.parametrize("text", ["{{1,2},{3,4}}", "[0:1]={1,2}"])
+@pytest.mark.parametrize(
+    "text", ["{{1,2},{3,4}}", pytest.param("[0:1]={1,2}", marks=pytest.mark.slow)]
+)
 def test_an_array_that_is_no_list_stops_the_batch_and_loses_nothing(
     lake: LakeReplication, text: str
 ) -> None:

@@ -7,11 +7,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgque_dagster.client.errors import InvalidArgument, TargetOutOfStep
-from tests.support.databases import empty_database
-from tests.support.replica_faults import Faults
-from tests.support.replica_model import Model
-from tests.support.replicas import cut_off, replicas
-from tests.support.replication import (
+from tests.support.replicas.faults import Faults
+from tests.support.replicas.model import Model
+from tests.support.replicas.replication import (
     CONSUMER,
     QUEUE,
     DeltaReplication,
@@ -20,6 +18,8 @@ from tests.support.replication import (
     Replication,
     adopt,
 )
+from tests.support.servers.databases import empty_database
+from tests.support.servers.standbys import cut_off, replicas
 
 
 @pytest.mark.slow
@@ -31,11 +31,11 @@ def test_replicas_go_on_with_a_promoted_standby_once_somebody_decides(
     monkeypatch: pytest.MonkeyPatch,
     kind: Any,
 ) -> None:
-    with replicas(server) as servers, empty_database(server) as target:
+    with replicas() as servers, empty_database(server) as target:
         primary = servers.primary()
         standby = servers.standby(primary)
         place = target if kind is PostgresReplication else tmp_path / "lake"
-        replication: Replication = kind(primary.url(), spark, place)
+        replication: Replication = kind(primary.url, spark, place)
         replication.sql(f"select pgque.create_queue('{QUEUE}')")
         replication.sql(f"select pgque.register_consumer('{QUEUE}', '{CONSUMER}')")
         model = Model(replication, Faults(replication, monkeypatch), seed=1)
@@ -45,7 +45,7 @@ def test_replicas_go_on_with_a_promoted_standby_once_somebody_decides(
         model.go_on(3)
         primary.stop()
         standby.promote()
-        replication.url = standby.url()
+        replication.url = standby.url
         replication.sql("update accounts set note = 'after the failover' where id % 2 = 0")
         replication.tick()
         with pytest.raises((InvalidArgument, TargetOutOfStep), match="incarnation") as refused:

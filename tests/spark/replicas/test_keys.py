@@ -3,9 +3,9 @@
 import pytest
 
 from pgque_dagster.client import Client
-from pgque_dagster.client.captured_tables import copy_again
+from pgque_dagster.client.replicas.capture import copy_again
 from pgque_dagster.client.replicas.deletes import HARD, MARKS
-from tests.support.replication import (
+from tests.support.replicas.replication import (
     CONSUMER,
     QUEUE,
     PostgresReplication,
@@ -58,6 +58,7 @@ def check(replicas: Replication) -> None:
     assert replicas.verify().is_equal
 
 
+@pytest.mark.in_the_lake
 def test_a_key_of_all_types_finds_its_row(replicas: Replication) -> None:
     first, second, third = (f"({each.format(id=UUID)}, 'v')" for each in VALUES)
     columns = ", ".join(f'"Key {n}" {kind}' for n, kind in enumerate(TYPES))

@@ -8,16 +8,16 @@ import pytest
 from deltalake import DeltaTable
 
 from pgque_dagster.client import Client
-from pgque_dagster.client.captured_tables import copy_again
 from pgque_dagster.client.errors import InvalidArgument
-from pgque_dagster.client.replicas.apart import Apart
-from pgque_dagster.client.replicas.standing import Replicated
-from pgque_dagster.spark.replicas import delta, replica
+from pgque_dagster.client.replicas.capture import copy_again
+from pgque_dagster.client.replicas.outcome import Apart, Replicated
+from pgque_dagster.spark.replicas import delta, replicate
 from pgque_dagster.spark.replicas import iceberg as replicas
+from pgque_dagster.spark.replicas.location import DeltaReplicas, IcebergReplicas
 from tests.client.consumer.support import expire_leases
-from tests.support.queues import PATIENCE_SECONDS
-from tests.support.replica_faults import Faults
-from tests.support.replication import (
+from tests.support.queues.sql import PATIENCE_SECONDS
+from tests.support.replicas.faults import Faults
+from tests.support.replicas.replication import (
     CONSUMER,
     QUEUE,
     DeltaReplication,
@@ -27,6 +27,14 @@ from tests.support.replication import (
 )
 
 pytestmark = pytest.mark.each_format
+
+# Both formats share the code that these tests are about.
+IN_DELTA = pytest.mark.parametrize(
+    "lake", ["delta", pytest.param("iceberg", marks=pytest.mark.slow)], indirect=True
+)
+IN_ICEBERG = pytest.mark.parametrize(
+    "lake", [pytest.param("delta", marks=pytest.mark.slow), "iceberg"], indirect=True
+)
 
 TYPES = (
     "create table t (id smallint primary key, b bigint, r real, f float8, n numeric(12,3),"
@@ -54,6 +62,12 @@ def test_values_of_each_type_survive_the_changes_of_others(lake: LakeReplication
 
 
 def test_only_files_with_changed_rows_are_replaced(lake: LakeReplication) -> None:
+    folder = str(lake.folder)
+    lake.target = (
+        DeltaReplicas(folder, deletion_vectors=False)
+        if isinstance(lake, DeltaReplication)
+        else IcebergReplicas(folder, merge_on_read=False)
+    )
     lake.sql("create table t (id bigint, name text, v int, primary key (id, name))")
     lake.capture("public.t")
     for first in (1, 101, 201):
@@ -89,6 +103,7 @@ def test_a_batch_is_one_commit_which_names_it(lake: LakeReplication) -> None:
     assert newest["tick_id"] > 0
 
 
+@IN_ICEBERG
 def test_another_incarnation_stops_until_somebody_decides(lake: LakeReplication) -> None:
     lake.sql("create table t (id int primary key); insert into t values (1)")
     lake.capture("public.t")
@@ -127,7 +142,7 @@ def test_a_compaction_while_files_are_written_loses_nothing(
     for number in range(3):
         iceberg.sql(f"insert into t values ({number}, 1)")
         iceberg.catch_up()
-    find, calls = replicas.files_with_keys, []
+    find, calls = replicas.find_positions, []
 
     def finding(*arguments: Any) -> Any:
         found = find(*arguments)
@@ -136,13 +151,14 @@ def test_a_compaction_while_files_are_written_loses_nothing(
             assert iceberg.sink("public.t").maintain(iceberg.url).by == 1
         return found
 
-    monkeypatch.setattr(replicas, "files_with_keys", finding)
+    monkeypatch.setattr(replicas, "find_positions", finding)
     iceberg.sql("update t set v = 2 where id = 1; delete from t where id = 2")
     iceberg.catch_up()
     assert calls == [2, 1]
     iceberg.check()
     assert len(iceberg.copied) == 1
-    assert len(iceberg.files("public.t")) == 1
+    assert len(iceberg.files("public.t")) == 2
+    assert sum(1 for _ in iceberg.folder.rglob("data/4-*/*")) == 2, "the first attempt's are gone"
 
 
 def test_a_replica_whose_rows_somebody_changed_stands_apart_until_it_is_repaired(
@@ -169,7 +185,9 @@ def test_a_replica_whose_rows_somebody_changed_stands_apart_until_it_is_repaired
     assert lake.verify().is_equal
 
 
-@pytest.mark.parametrize("script", ["alter table t add c int", "truncate t"])
+@pytest.mark.parametrize(
+    "script", ["alter table t add c int", pytest.param("truncate t", marks=pytest.mark.slow)]
+)
 def test_what_somebody_wrote_is_not_replaced_by_a_copy_that_nobody_asked_for(
     delta: DeltaReplication, script: str
 ) -> None:
@@ -189,7 +207,7 @@ def test_what_somebody_wrote_is_not_replaced_by_a_copy_that_nobody_asked_for(
     delta.check()
 
 
-@pytest.mark.parametrize("is_acked", [True, False])
+@pytest.mark.parametrize("is_acked", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_replica_is_followed_after_maintenance(delta: DeltaReplication, is_acked: bool) -> None:
     delta.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
     delta.capture("public.t")
@@ -215,14 +233,19 @@ def test_another_engines_compaction_is_followed_also_when_what_it_compacted_has_
     for number in (1, 2):
         iceberg.sql(f"insert into t values ({number}, 1)")
         iceberg.catch_up()
-    iceberg.compact("public.t")
     later = datetime.now() + timedelta(days=1)
-    iceberg.table("public.t").maintenance.expire_snapshots().older_than(later).commit()
-    assert len(iceberg.table("public.t").snapshots()) == 1
+    for number in (3, 4):
+        iceberg.compact("public.t")
+        if number == 4:
+            iceberg.compact("public.t")
+            assert iceberg.sink("public.t").maintain(iceberg.url).by == 1
+            iceberg.compact("public.t")
+        iceberg.table("public.t").maintenance.expire_snapshots().older_than(later).commit()
+        assert len(iceberg.table("public.t").snapshots()) == 1
+        iceberg.sql(f"insert into t values ({number}, 1)")
+        iceberg.catch_up()
+        iceberg.check()
     assert iceberg.verify().is_equal
-    iceberg.sql("insert into t values (3, 1)")
-    iceberg.catch_up()
-    iceberg.check()
     assert len(iceberg.copied) == 1
 
 
@@ -270,6 +293,7 @@ def test_comments_of_columns_are_those_of_the_source(iceberg: IcebergReplication
     assert iceberg.table("public.t").schema().find_field("id").doc == "a number"
 
 
+@IN_DELTA
 def test_a_copy_that_a_stale_attempt_publishes_late_is_not_built_upon(
     lake: LakeReplication, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,7 +301,7 @@ def test_a_copy_that_a_stale_attempt_publishes_late_is_not_built_upon(
     lake.capture("public.t")
     lake.catch_up()
     output: Any = delta._Output if isinstance(lake, DeltaReplication) else replicas._Output
-    commit, net_changes = output.commit, replica.net_changes
+    commit, net_changes = output.commit, replicate.net_changes
     reached, go_on = Event(), Event()
 
     def commit_late(self: Any, state: Any) -> bool:
@@ -307,13 +331,14 @@ def test_a_copy_that_a_stale_attempt_publishes_late_is_not_built_upon(
     lake.sql("alter table t drop column c")
     with lake.connect() as db:
         expire_leases(db)
-    monkeypatch.setattr(replica, "net_changes", meanwhile)
+    monkeypatch.setattr(replicate, "net_changes", meanwhile)
     with pytest.raises(InvalidArgument, match="somebody has written"):
         lake.run()
     lake.catch_up()
     lake.check()
 
 
+@IN_ICEBERG
 def test_changes_are_not_merged_into_a_table_that_is_new(
     lake: LakeReplication, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,6 +364,7 @@ def test_columns_that_the_lake_cannot_have_are_refused(delta: DeltaReplication, 
         delta.run()
 
 
+@IN_DELTA
 def test_a_kept_column_that_is_renamed_in_case_alone_is_refused(lake: LakeReplication) -> None:
     lake.keep("soft")
     lake.sql("create table t (id int primary key, v int); insert into t values (1, 1)")

@@ -7,17 +7,17 @@ import pyarrow as pa
 import pytest
 
 from pgque_dagster.client import Client
-from pgque_dagster.client.captured_tables import copy_again
 from pgque_dagster.client.errors import MalformedPayload
-from pgque_dagster.client.replicas.apart import Apart
+from pgque_dagster.client.replicas.capture import copy_again
 from pgque_dagster.client.replicas.deletes import HARD, SOFT, Deletes
-from pgque_dagster.client.source_tables import SourceColumn, SourceTable
-from pgque_dagster.client.table_spec import TableSpec
+from pgque_dagster.client.replicas.outcome import Apart
+from pgque_dagster.client.replicas.source import SourceColumn, SourceTable
+from pgque_dagster.client.replicas.spec import TableSpec
 from pgque_dagster.spark.payload.changes import ChangeFormat
 from pgque_dagster.spark.payload.parsing import EventParsing
 from pgque_dagster.spark.replicas.misfit import misfit_error
 from pgque_dagster.spark.replicas.source import spark_columns
-from tests.support.replication import CONSUMER, QUEUE, LakeReplication
+from tests.support.replicas.replication import CONSUMER, QUEUE, LakeReplication
 
 KINDS = {
     "id": "integer", "a b": "text", "d": "date", "n": "numeric(5,2)", "i": "integer",

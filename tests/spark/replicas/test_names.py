@@ -5,14 +5,14 @@ import pytest
 from psycopg import sql
 
 from pgque_dagster.client import Client
-from pgque_dagster.client.captured_tables import capture_new
 from pgque_dagster.client.errors import InvalidArgument
+from pgque_dagster.client.replicas.capture import capture_new
 from pgque_dagster.client.replicas.deletes import MARKS, Deletes
-from pgque_dagster.client.replicas.postgres import PostgresReplicas
-from pgque_dagster.client.source_tables import SourceColumn, SourceTable, expanded
-from pgque_dagster.client.table_spec import TableSpec
-from pgque_dagster.spark.replicas.target import DeltaReplicas, IcebergReplicas
-from tests.support.replication import QUEUE, PostgresReplication, Replication
+from pgque_dagster.client.replicas.postgres.location import PostgresReplicas
+from pgque_dagster.client.replicas.source import SourceColumn, SourceTable, expanded
+from pgque_dagster.client.replicas.spec import TableSpec
+from pgque_dagster.spark.replicas.location import DeltaReplicas, IcebergReplicas
+from tests.support.replicas.replication import QUEUE, PostgresReplication, Replication
 
 # Words of SQL and of our queries, of events, of Spark, of Delta and of Parquet.
 WORDS = (
@@ -32,6 +32,7 @@ KEY = ("key", "ev_id", "a b")
 SPEC = TableSpec("public.t", mask={"'": "sha256", "a;b": "sha256"}, exclude=["a,b"])
 
 
+@pytest.mark.in_the_lake
 @pytest.mark.parametrize(
     ("kind", "deletes"),
     [("delta", "hard"), ("delta", "soft"), ("iceberg", "hard"), *(("postgres", x) for x in MARKS)],

@@ -9,15 +9,14 @@ import pytest
 from deltalake import write_deltalake
 
 from pgque_dagster.client import Client, InvalidArgument, PgqueError
-from pgque_dagster.client.captured_tables import copy_again
-from pgque_dagster.client.replicas.apart import Apart
+from pgque_dagster.client.replicas.capture import copy_again
 from pgque_dagster.client.replicas.deletes import DELETED_TICK, FROM_TICK, TO_TICK
-from pgque_dagster.client.replicas.standing import Replicated
+from pgque_dagster.client.replicas.outcome import Apart, Replicated
 from pgque_dagster.spark.replicas import lake as lake_replicas
 from pgque_dagster.spark.sinks.files.storage import StorageFailed
 from tests.client.consumer.support import expire_leases
-from tests.support.replica_faults import Faults
-from tests.support.replication import (
+from tests.support.replicas.faults import Faults
+from tests.support.replicas.replication import (
     CONSUMER,
     QUEUE,
     DeltaReplication,
@@ -49,6 +48,7 @@ def repair(replication: Replication) -> Replicated:
     return done
 
 
+@pytest.mark.in_the_lake
 def test_just_the_rows_that_differ_are_written(replication: Replication) -> None:
     prepare(replication)
     replication.sql(
@@ -87,8 +87,15 @@ def test_rows_that_are_there_twice_are_there_once(lake: LakeReplication) -> None
     lake.check()
 
 
-@pytest.mark.parametrize("point", ["before begin", "before commit"])
-@pytest.mark.parametrize("repairs", [False, True])
+@pytest.mark.parametrize(
+    ("repairs", "point"),
+    [
+        (False, "before begin"),
+        pytest.param(False, "before commit", marks=pytest.mark.slow),
+        pytest.param(True, "before begin", marks=pytest.mark.slow),
+        (True, "before commit"),
+    ],
+)
 def test_a_commit_of_somebody_else_beside_an_attempt_is_found(
     lake: LakeReplication, monkeypatch: pytest.MonkeyPatch, point: str, repairs: bool
 ) -> None:
@@ -221,7 +228,7 @@ def test_a_repair_is_refused_where_an_earlier_attempt_stores_changes_meanwhile(
             assert lake.live("public.t")[0]["v"] == 1
 
         faults.set("after begin", 0, store)
-        with pytest.raises(InvalidArgument, match="meanwhile"):
+        with pytest.raises(InvalidArgument, match="in between"):
             repair(lake)
     lake.catch_up()
     lake.check()

@@ -4,22 +4,23 @@ import psycopg
 import pytest
 
 from pgque_dagster.client import Client
-from pgque_dagster.client.captured_tables import capture_new, request_copy
 from pgque_dagster.client.errors import InvalidArgument, PermissionDenied
-from pgque_dagster.client.replicas.apart import Apart
+from pgque_dagster.client.replicas.capture import capture_new, request_copy
+from pgque_dagster.client.replicas.outcome import Apart
 from pgque_dagster.spark import SparkBatch
-from tests.support.logins import as_login
-from tests.support.replication import (
+from tests.support.replicas.replication import (
     QUEUE,
     DeltaReplication,
     LakeReplication,
     Replication,
 )
+from tests.support.servers.logins import as_login
 
 # For both formats of the lake, one place decides what is copied and which changes are applied.
 ONE_FORMAT = pytest.mark.parametrize("replication", ["delta", "postgres"], indirect=True)
 
 
+@pytest.mark.in_the_lake
 def test_a_table_is_copied_and_then_follows_each_change(replication: Replication) -> None:
     replication.sql(
         "create table t (id int primary key deferrable, name text);"
@@ -30,8 +31,7 @@ def test_a_table_is_copied_and_then_follows_each_change(replication: Replication
     replication.catch_up()
     replication.check()
     assert replication.copied == [
-        "copying public.t: it has not been copied, a repair was asked for, or events were passed"
-        " over"
+        "copying public.t: it has not been copied, a repair was requested, or events were skipped"
     ]
     replication.sql(
         "update t set name = 'new' where id < 10; delete from t where id between 20 and 30;"
@@ -43,6 +43,7 @@ def test_a_table_is_copied_and_then_follows_each_change(replication: Replication
     assert len(replication.copied) == 1
 
 
+@pytest.mark.in_the_lake
 def test_a_batch_that_is_applied_again_changes_nothing(replication: Replication) -> None:
     replication.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
     replication.capture("public.t")
@@ -59,6 +60,7 @@ def test_a_batch_that_is_applied_again_changes_nothing(replication: Replication)
     replication.check()
 
 
+@pytest.mark.in_the_lake
 def test_a_stale_attempt_publishes_nothing(replication: Replication) -> None:
     replication.sql("create table t (id int primary key); insert into t values (1)")
     replication.capture("public.t")
@@ -163,6 +165,7 @@ def test_changes_that_are_set_aside_and_delivered_again_are_not_applied_late(
     replication.check()
 
 
+@pytest.mark.in_the_lake
 @ONE_FORMAT
 def test_tables_advance_together_and_partitions_are_one_table(replication: Replication) -> None:
     replication.sql(
@@ -290,6 +293,7 @@ def test_a_role_that_may_not_read_or_capture_is_told_what_it_needs(
         delta.capture("public.t")
 
 
+@pytest.mark.in_the_lake
 def test_a_copy_that_was_published_and_not_acked_is_made_again(replication: Replication) -> None:
     replication.sql(
         "create table t (id int primary key, a text, b text); insert into t values (1, 'x', null)"
@@ -346,7 +350,7 @@ def test_a_table_that_is_named_twice_is_refused(replication: Replication) -> Non
     replication.capture("public.t")
     replication.tables = ["public.t", "public.T"]
     replication.tick()
-    with pytest.raises(InvalidArgument, match="are one"):
+    with pytest.raises(InvalidArgument, match="are the same"):
         replication.run()
 
 

@@ -3,10 +3,9 @@
 import pytest
 
 from pgque_dagster.client import Client
-from pgque_dagster.client.replicas.recording import record_batch
-from pgque_dagster.client.replicas.standing import acked
-from pgque_dagster.client.table_spec import TableSpec
-from tests.support.replication import QUEUE, LakeReplication, Replication
+from pgque_dagster.client.replicas.outcome import acked, record_batch
+from pgque_dagster.client.replicas.spec import TableSpec
+from tests.support.replicas.replication import QUEUE, LakeReplication, Replication
 
 
 def run(replication: Replication, *, ack: bool = True) -> None:
@@ -33,6 +32,7 @@ def rows(replication: Replication, table: str = "public.t") -> int:
     return len(replication.live(table))
 
 
+@pytest.mark.in_the_lake
 def test_changes_add_and_take_away(replication: Replication) -> None:
     replication.sql(
         "create table t (id int primary key, v int);"

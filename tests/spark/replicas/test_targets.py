@@ -5,11 +5,11 @@ import random
 import pytest
 
 from pgque_dagster.client import Client, InvalidArgument
-from pgque_dagster.client.captured_tables import copy_again, request_copy
-from pgque_dagster.client.replica_status import name_replicas
+from pgque_dagster.client.replicas.capture import copy_again, request_copy
+from pgque_dagster.client.replicas.status import name_replicas
 from tests.client.consumer.support import expire_leases
-from tests.support.replica_faults import Faults, Killed
-from tests.support.replication import (
+from tests.support.replicas.faults import Faults, Killed
+from tests.support.replicas.replication import (
     QUEUE,
     DeltaReplication,
     IcebergReplication,
@@ -17,7 +17,7 @@ from tests.support.replication import (
     Replication,
 )
 
-ROUNDS = 5
+ROUNDS = 3
 CHANGES = (
     "insert into t select g, 'new' from generate_series({n}, {n} + 20) g;"
     "update t set v = 'changed {n}' where id % 3 = 0; delete from t where id % 7 = {n} % 7"
@@ -81,7 +81,9 @@ def test_three_targets_of_one_capture_are_each_exact_under_kills(
         assert db.execute(TRIGGERS).fetchall() == triggers
 
 
-@pytest.mark.parametrize("kind", ["delta", "iceberg", "postgres"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("delta", marks=pytest.mark.slow), "iceberg", "postgres"]
+)
 def test_a_repair_of_one_target_copies_no_other(
     kind: str,
     postgres: PostgresReplication,

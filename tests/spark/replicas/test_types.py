@@ -1,11 +1,12 @@
 """Values of each type are the same on each way into a replica, and in the check of it."""
 
+import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from pgque_dagster.client import Client
-from pgque_dagster.client.captured_tables import copy_again
-from tests.support.replication import CONSUMER, QUEUE, Replication
-from tests.support.type_values import ODD, OTHER, SETUP, VALUES, settings
+from pgque_dagster.client.replicas.capture import copy_again
+from tests.support.queues.type_values import ODD, OTHER, SETUP, VALUES, settings
+from tests.support.replicas.replication import CONSUMER, QUEUE, Replication
 
 # The lake has no NaN in a decimal, but in a text.
 KINDS = {kind: values for kind, values in VALUES.items() if kind != "xml"}
@@ -18,6 +19,7 @@ def values_of(replication: Replication, ids: range) -> list[str]:
     return sorted(repr({**row, "id": row["id"] % 10}) for row in rows)
 
 
+@pytest.mark.in_the_lake
 def test_a_value_is_the_same_by_copy_event_verify_and_repair(replication: Replication) -> None:
     domains = "".join(
         f"create domain d{n} as {kind}; create domain dd{n} as d{n} not null;"

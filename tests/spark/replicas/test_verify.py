@@ -12,14 +12,19 @@ from collections import Counter
 
 import pytest
 
+from pgque_dagster.client import Client
 from pgque_dagster.client.errors import InvalidArgument
-from tests.support.replica_writers import SCHEMA, TABLES, Writers
-from tests.support.replication import LakeReplication, Replication
+from pgque_dagster.client.replicas import parts
+from pgque_dagster.client.replicas.key_parts import due_parts
+from pgque_dagster.client.replicas.spec import TableSpec
+from tests.support.replicas.replication import LakeReplication, Replication
+from tests.support.replicas.writers import SCHEMA, TABLES, Writers
 
 CHECKS = int(os.environ.get("PGQUE_CHECKS") or 20)
 COLUMNS = "id int primary key, name text, v numeric(10,2), at timestamptz, data bytea"
 
 
+@pytest.mark.in_the_lake
 def test_each_fault_of_one_cell_is_found_and_nothing_else(replication: Replication) -> None:
     replication.sql(
         f"create table t ({COLUMNS}); insert into t select n, 'n' || n, n, "
@@ -48,6 +53,40 @@ def test_each_fault_of_one_cell_is_found_and_nothing_else(replication: Replicati
     assert {example.key["id"] for example in found.examples} <= set(ids)
 
 
+@pytest.mark.parametrize("kind", ["delta", "postgres"])
+def test_each_row_is_in_one_part_and_so_is_each_difference(
+    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "WHOLE_BYTES", -1)
+    replication: Replication = request.getfixturevalue(kind)
+    replication.sql(
+        "create table t (s smallint, i int, n numeric(20), u uuid, c varchar(9), k text,"
+        " at timestamptz, v float8, primary key (s, i, n, u, c, k, at));"
+        "insert into t select -n, n * -7, n * 1e17, md5(n::text)::uuid, chr(n + 200), "
+        "E'\\t,\U0010ffff \u00e9e\u0301' || repeat(' ', n % 3), '2026-01-01', n"
+        " from generate_series(1, 200) n"
+    )
+    replication.capture("public.t")
+    replication.catch_up()
+    replication.sql("update t set i = i - 1 where i < -1000; delete from t where s = -1")
+    with Client(replication.url) as client:
+        found = due_parts(client, TableSpec("public.t"), 0.5, (), whole=True)
+    equal = [replication.verify(part=part) for part in found]
+    assert [each.differences for each in equal] == [0, 0]
+    assert sum(each.rows for each in equal) == 199
+    assert min(each.rows for each in equal) > 50
+
+    replication.sql(
+        "set session_replication_role = replica; update t set v = 0 where s = -2;"
+        "delete from t where s = -3; update t set k = 'new' where s = -4"
+    )
+    differing = [replication.verify(part=part) for part in found]
+    kinds = sorted(example.kind for each in differing for example in each.examples)
+    assert kinds == ["different", "extra", "extra", "missing"]
+    assert sum(each.differences for each in differing) == 4
+
+
+@pytest.mark.in_the_lake
 def test_rows_that_are_missing_or_too_many_are_named(replication: Replication) -> None:
     replication.sql("create table t (id int primary key); insert into t values (1), (2)")
     replication.capture("public.t")

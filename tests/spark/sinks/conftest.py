@@ -5,9 +5,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
-from tests.support.s3 import S3, s3_server
-from tests.support.stored_tables import TABLES
+from pgque_dagster.client import Client
+from tests.conftest import TEMPLATE, Server, administer
+from tests.support.queues.events import make_queue
+from tests.support.servers.databases import empty_database
+from tests.support.servers.s3 import S3, s3_server
+from tests.support.spark.balances import TABLE, Work, run
+from tests.support.spark.directories import Place
+from tests.support.spark.lakes import IcebergLake
+from tests.support.spark.stored_tables import TABLES
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +36,36 @@ def location(
     for name, option in found.options.items():
         monkeypatch.setenv(name.upper(), option)
     return found.url(uuid.uuid4().hex)
+
+
+@pytest.fixture
+def lake(client: Client, spark: SparkSession, tmp_path: Path) -> IcebergLake:
+    return IcebergLake(client, spark, tmp_path)
+
+
+@pytest.fixture
+def directory(spark: SparkSession, tmp_path: Path) -> Place:
+    return Place(spark, tmp_path / "with space")
+
+
+@pytest.fixture
+def other_database(server: Server) -> Iterator[Client]:
+    """A copy of the same template, as if the queue was copied with its database."""
+    administer(server, f"create database another template {TEMPLATE}")
+    with Client(server.database_url("another")) as client:
+        make_queue(client)
+        yield client
+    administer(server, "drop database another with (force)")
+
+
+@pytest.fixture
+def work(client: Client, spark: SparkSession) -> Work:
+    return Work(client, spark)
+
+
+@pytest.fixture
+def elsewhere(server: Server) -> Iterator[str]:
+    """Another database with the table of this work."""
+    with empty_database(server) as url:
+        run(url, TABLE)
+        yield url

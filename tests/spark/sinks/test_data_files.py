@@ -11,8 +11,8 @@ from pgque_dagster.client import InvalidArgument
 from pgque_dagster.spark.sinks.files.data_files import write_files
 from pgque_dagster.spark.sinks.files.file_reader import ListedFile, read_table_files
 from pgque_dagster.spark.sinks.files.storage import Storage, StorageFailed
-from tests.support.jobs import jobs_of
-from tests.support.s3 import S3
+from tests.support.servers.s3 import S3
+from tests.support.spark.jobs import jobs_of
 
 VALUES = {
     "tinyint": "cast(-128 as tinyint)",

@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Client, InvalidArgument
 from pgque_dagster.spark.sinks.iceberg import maintenance
-from tests.support.lakes import SCHEMA, IcebergLake
-from tests.support.signals import signalled
+from tests.programs.signals import signalled
+from tests.support.spark.lakes import SCHEMA, IcebergLake
 
 TYPES = (
     "number",
@@ -113,7 +113,7 @@ def test_a_compaction_that_is_killed_leaves_the_table_as_it_is(
     lake.write(batch)
 
     arguments = (lake.client.url, str(lake.folder))
-    with signalled("iceberg_compacting_driver", *arguments, log=tmp_path / "log"):
+    with signalled("iceberg_compacting", *arguments, log=tmp_path / "log"):
         assert len(list(lake.folder.rglob("compacted-*/*"))) == 1
         assert lake.numbers() == [1, 2, 3]
     lake.take_over(batch, "number + 10 as number", "name")
@@ -127,7 +127,7 @@ def test_a_table_that_is_not_understood_is_left_as_it_is(lake: IcebergLake) -> N
     with lake.table().update_schema() as change:
         change.rename_column("name", "label")
 
-    with pytest.raises(InvalidArgument, match=r"renamed.*not united"):
+    with pytest.raises(InvalidArgument, match=r"renamed.*not compacted"):
         lake.maintain()
 
     assert lake.numbers() == [1, 2]

@@ -17,11 +17,11 @@ from pyspark.sql import SparkSession
 from pgque_dagster.client import BatchNotOpen, Client, InvalidArgument
 from pgque_dagster.spark import DeltaSink, IcebergSink, SparkBatch
 from pgque_dagster.spark.sinks.files.storage import StorageFailed
-from tests.support.attempts import next_batch, once_before_the_swap, results_of_swaps
-from tests.support.events import claim
-from tests.support.lakes import SCHEMA, TABLE, DeltaLake, IcebergLake
-from tests.support.s3 import S3
-from tests.support.stored_tables import iceberg_catalog
+from tests.support.queues.events import claim
+from tests.support.servers.s3 import S3
+from tests.support.spark.attempts import next_batch, once_before_the_swap, results_of_swaps
+from tests.support.spark.lakes import SCHEMA, TABLE, DeltaLake, IcebergLake, of_another
+from tests.support.spark.stored_tables import iceberg_catalog
 
 
 @pytest.fixture(params=[DeltaLake, IcebergLake], ids=["delta", "iceberg"])
@@ -30,11 +30,6 @@ def lake(
 ) -> Any:
     client.register_consumer("orders", "another")
     return request.param(client, spark, tmp_path)
-
-
-def of_another(lake: Any) -> SparkBatch:
-    """The next batch of the other consumer."""
-    return SparkBatch(lake.spark, claim(lake.client, consumer="another"), lake.client.url)
 
 
 def test_a_batch_is_rows_of_one_commit_with_its_id(lake: Any) -> None:
@@ -127,13 +122,20 @@ def test_small_files_are_united_while_a_batch_is_stored(
     assert lake.sink().maintain(lake.client.url).by == 0
 
 
+def test_a_time_that_readers_do_not_have_is_refused(lake: Any) -> None:
+    batch = lake.batch(1)
+    with pytest.raises(InvalidArgument, match=r"column day for .* outside the years 1 to 9999"):
+        lake.write(batch, "number", "date'10000-01-01' as day")
+    assert lake.files() == set()
+
+
 def test_a_table_of_another_incarnation_is_refused_until_it_is_adopted(lake: Any) -> None:
     lake.store(1)
-    lake.adopt("an-earlier-life")
+    lake.adopt("an-earlier-incarnation")
     later = lake.batch(2)
 
     with pytest.raises(
-        InvalidArgument, match=r"incarnation an-earlier-life.*Store into another table"
+        InvalidArgument, match=r"incarnation an-earlier-incarnation.*Store into another table"
     ):
         lake.write(later)
 

@@ -3,20 +3,28 @@
 import json
 import os
 import time
+import uuid
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, Field, Schema
+from deltalake import DeltaTable, Field, Schema, write_deltalake
+from deltalake.exceptions import DeltaProtocolError
 from pyspark.sql import SparkSession
 
 from pgque_dagster.client import BatchNotOpen, Client, InvalidArgument
 from pgque_dagster.spark import DeltaSink, PostgresSink
-from tests.support.attempts import next_batch, once_before_the_swap
-from tests.support.lakes import SCHEMA, DeltaLake
+from pgque_dagster.spark.sinks.delta.log import stored_files
+from pgque_dagster.spark.sinks.files.storage import Storage, StorageFailed
+from tests.support.servers.s3 import S3
+from tests.support.spark.attempts import next_batch, once_before_the_swap
+from tests.support.spark.delta_tables import read_delta
+from tests.support.spark.lakes import SCHEMA, DeltaLake, of_another
 
 OLD_SECONDS = 8 * 86400
 
@@ -46,6 +54,53 @@ def test_batches_are_merged_by_key_and_another_attempt_changes_nothing(lake: Del
         repeated.claim.ack()
 
     assert " ".join(f"{number}{name}" for number, name, _ in lake.rows()) == "1a 2B 3c"
+
+
+def test_a_merged_batch_writes_no_row_of_others(lake: DeltaLake) -> None:
+    lake.client.register_consumer("orders", "another")
+    lake.store(*range(1, 50), **UPSERT)
+    before = lake.counted()
+    lake.store(3, 100, **UPSERT)
+    assert before < lake.counted()
+    assert lake.counted() == lake.files()
+    assert lake.numbers() == [*range(1, 50), 100]
+    with pytest.raises(DeltaProtocolError, match="deletionVectors"):
+        lake.table().to_pyarrow_table()
+    assert lake.read().count() == 50
+
+    # An attempt that adds rows again replaces those that are left of its first one.
+    batch = lake.batch(7, 8)
+    lake.write(batch)
+    other = of_another(lake)
+    lake.write(other, "number", "'other' as name", where="number = 7", **UPSERT)
+    other.claim.release()
+    lake.take_over(batch)
+    assert sorted(name for number, name, _ in lake.rows() if number == 8) == ["x", "x"]
+
+
+def test_a_merge_in_an_object_store(lake: DeltaLake, s3: S3) -> None:
+    sink = DeltaSink("s3://lake/merged", storage_options=s3.options, **UPSERT)
+    for numbers in ((1, 2), (2, 3)):
+        batch = lake.batch(*numbers)
+        sink.write(batch, batch.payload(SCHEMA).coalesce(1))
+        batch.claim.ack()
+    options = {**s3.options, "aws_allow_http": "true"}
+    table = DeltaTable("s3://lake/merged", storage_options=options)
+    assert sorted(read_delta(table)["number"].to_pylist()) == [1, 2, 3]
+    assert sorted(row.number for row in sink.read(lake.spark).collect()) == [1, 2, 3]
+    assert [name for name in s3.names("merged/") if name.endswith(".bin")]
+    assert not sink.storage.create_new(f"_delta_log/{0:020}.json", b"another")
+
+
+def test_a_table_without_vectors_is_merged_by_deltas_library(lake: DeltaLake) -> None:
+    options = {**UPSERT, "deletion_vectors": False}
+    lake.store(1, 2, **options)
+    lake.store(2, 3, **options)
+    assert sorted(lake.table().to_pyarrow_table()["number"].to_pylist()) == [1, 2, 3]
+    assert lake.files() == set()
+    # The table decides, so that those of earlier versions go on.
+    lake.store(3, 4, **UPSERT)
+    assert sorted(lake.table().to_pyarrow_table()["number"].to_pylist()) == [1, 2, 3, 4]
 
 
 def test_columns_that_a_merged_batch_lacks_are_null(lake: DeltaLake) -> None:
@@ -205,6 +260,64 @@ def test_vacuum_keeps_a_table_in_the_folder_of_another_one(lake: DeltaLake) -> N
     assert lake.maintain() == []
 
     assert lake.numbers() == inner.numbers() == [1]
+
+
+def test_removed_files_are_kept_for_a_longer_retention_than_checkpoints_have(
+    tmp_path: Path,
+) -> None:
+    location, month = str(tmp_path), timedelta(days=30)
+    for mode in ("append", "overwrite"):
+        write_deltalake(location, pa.table({"number": [1]}), mode=mode)  # type: ignore[call-overload]
+    sink = DeltaSink(location)
+    sink.maintain(retention=month)
+    age(tmp_path)
+    write_removals_long_ago(location)
+    DeltaTable(location).create_checkpoint()
+
+    assert sink.maintain(retention=month).deleted == []
+    sink.maintain()
+    assert DeltaTable(location, version=0).to_pyarrow_table().num_rows == 1
+
+
+def test_unused_files_go_also_if_a_table_is_not_compacted(tmp_path: Path) -> None:
+    rows = pa.table({"number": [1, 1], "of": ["a", "b"]})
+    write_deltalake(str(tmp_path), rows, partition_by=["of"])
+    left = tmp_path / "left.parquet"
+    left.touch()
+    age(tmp_path)
+    with pytest.raises(InvalidArgument, match="has partitions"):
+        DeltaSink(tmp_path).maintain()
+    assert not left.exists()
+
+
+def test_checkpoints_are_found_without_a_hint_or_with_an_old_one(tmp_path: Path) -> None:
+    log = tmp_path / "_delta_log"
+    for number in range(8):
+        write_deltalake(str(tmp_path), pa.table({"number": [number]}), mode="append")
+        if number in (2, 5):
+            DeltaTable(str(tmp_path)).create_checkpoint()
+    for number in range(5):
+        (log / f"{number:020}.json").unlink()
+
+    def count(version: int = 7) -> int:
+        return len(stored_files(Storage.of(tmp_path), version))
+
+    hint, checkpoint = log / "_last_checkpoint", log / f"{5:020}.checkpoint.parquet"
+    for text in ('{"version":5}', '{"version":2}', '{"version":99}', "{", ""):
+        hint.write_text(text)
+        assert count() == 8
+    hint.unlink()
+    assert (count(), count(2)) == (8, 3)
+    actions = pq.read_table(checkpoint)
+    checkpoint.unlink()
+    pq.write_table(actions.slice(0, 4), log / f"{5:020}.checkpoint.{1:010}.{2:010}.parquet")
+    with pytest.raises(StorageFailed, match=r"has no file .*3\.json"):
+        count()
+    pq.write_table(actions.slice(4), log / f"{5:020}.checkpoint.{2:010}.{2:010}.parquet")
+    assert count() == 8
+    (log / f"{6:020}.checkpoint.{uuid.uuid4()}.json").touch()
+    with pytest.raises(InvalidArgument, match="checkpoints of version 2"):
+        count()
 
 
 def test_readers_skip_files_by_statistics(lake: DeltaLake) -> None:

@@ -1,11 +1,7 @@
-"""What only an Iceberg table promises: its catalogs, its snapshots, and sweeps of its folder."""
+"""What only an Iceberg table promises: its catalogs and its snapshots."""
 
-import os
-import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from threading import Barrier
@@ -21,32 +17,17 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 from pyiceberg.types import StringType
-from pyspark.sql import SparkSession
 
-from pgque_dagster.client import Batch, BatchNotOpen, Client, InvalidArgument, PermissionDenied
+from pgque_dagster.client import BatchNotOpen, Client, InvalidArgument, PermissionDenied
 from pgque_dagster.spark import DeltaSink, IcebergSink, ParquetSink, SparkBatch
 from pgque_dagster.spark.sinks.files.storage import Storage, StorageFailed
 from pgque_dagster.spark.sinks.iceberg.catalog import open_catalog
-from tests.conftest import TEMPLATE, Server, administer
-from tests.support.attempts import once_before_the_swap
-from tests.support.events import claim, make_queue, publish
-from tests.support.lakes import SCHEMA, TABLE, IcebergLake
-from tests.support.logins import as_login
-from tests.support.queues import PATIENCE_SECONDS
-from tests.support.stored_tables import iceberg_catalog
-
-OLD_SECONDS = 8 * 86400
-
-
-@pytest.fixture
-def lake(client: Client, spark: SparkSession, tmp_path: Path) -> IcebergLake:
-    return IcebergLake(client, spark, tmp_path)
-
-
-def age(folder: Path, seconds: float = OLD_SECONDS) -> None:
-    """Makes all files look as if they were written long ago."""
-    for path in folder.rglob("*.parquet"):
-        os.utime(path, (time.time() - seconds,) * 2)
+from tests.support.queues.events import claim, publish
+from tests.support.queues.sql import PATIENCE_SECONDS
+from tests.support.servers.logins import as_login
+from tests.support.spark.attempts import once_before_the_swap
+from tests.support.spark.lakes import SCHEMA, TABLE, IcebergLake, age
+from tests.support.spark.stored_tables import iceberg_catalog
 
 
 def test_rows_of_an_attempt_whose_snapshot_expired_are_replaced(lake: IcebergLake) -> None:
@@ -67,6 +48,12 @@ def test_readers_skip_files_by_statistics(lake: IcebergLake) -> None:
 
     assert list(lake.table().scan("number > 9").plan_files()) == []
     assert len(list(lake.table().scan("number > 5").plan_files())) == 1
+
+
+def test_a_text_that_pyiceberg_cannot_cut_is_stored(lake: IcebergLake) -> None:
+    batch = lake.batch(1)
+    lake.write(batch, "number", r"concat(repeat('a', 15), '\uD7FF', 'z') as name")
+    assert [name[-1] for _, name, *_ in lake.rows()] == ["z"]
 
 
 @pytest.mark.parametrize("name", [{}, {"name": "lake"}], ids=["without a name", "with a name"])
@@ -172,16 +159,6 @@ def test_tables_of_two_databases_in_one_warehouse_have_folders_of_their_own(
     assert lake.numbers() == other.numbers() == [1]
 
 
-@pytest.fixture
-def other_database(server: Server) -> Iterator[Client]:
-    """A database with a queue and batch ids of its own."""
-    administer(server, f"create database another_lake template {TEMPLATE}")
-    with Client(server.database_url("another_lake")) as client:
-        make_queue(client)
-        yield client
-    administer(server, "drop database another_lake with (force)")
-
-
 def test_a_table_that_takes_the_name_of_a_renamed_one_has_a_folder_of_its_own(
     lake: IcebergLake,
 ) -> None:
@@ -247,15 +224,14 @@ def test_a_table_whose_columns_changed_names_is_not_read_by_names(
         lake.read()
 
 
-def test_a_table_with_lists_of_deleted_rows_is_not_read_without_them(lake: IcebergLake) -> None:
+def test_rows_that_another_engine_deleted_by_position_are_not_read(lake: IcebergLake) -> None:
     batch = lake.batch(1, 2)
     lake.sink().write(batch, batch.payload(SCHEMA).coalesce(1))
 
     delete_first_row(lake.table())
 
     assert len(lake.numbers()) == 1
-    with pytest.raises(InvalidArgument, match="files that list deleted rows"):
-        lake.read()
+    assert [row.number for row in lake.read().collect()] == lake.numbers()
 
 
 def delete_first_row(table: Table) -> None:
@@ -275,127 +251,3 @@ def delete_first_row(table: Table) -> None:
     )
     with table.transaction() as change, change.update_snapshot().fast_append() as append:
         append.append_data_file(entry)
-
-
-# A sweep: what dead attempts left goes, and nothing else.
-
-
-def ended(lake: IcebergLake, how: str) -> Batch:
-    """An attempt that ended in one of these ways, or goes on."""
-    publish(lake.client, [{"number": 2}])
-    ttl = timedelta(milliseconds=1 if how == "out of its lease" else 600_000)
-    claimed = lake.client.claim("orders", "revenue", owner="a test", ttl=ttl)
-    assert claimed is not None
-    if how == "acked":
-        claimed.ack()
-    elif how == "taken over":
-        claim(lake.client)
-    elif how == "released":
-        claimed.release()
-    elif how == "unregistered":
-        lake.client.unregister_consumer("orders", "revenue", skip=True)
-    return claimed
-
-
-def leave(lake: IcebergLake, claimed: Batch, seconds: float = OLD_SECONDS) -> Path:
-    """A file that an attempt wrote some time ago, and did not publish."""
-    attempt = f"{claimed.batch_id}-{claimed.lease.epoch}-{uuid.uuid4().hex}"
-    (table,) = (lake.folder / "sales").iterdir()
-    path = table / "data" / attempt / f"part-{uuid.uuid4().hex}.parquet"
-    path.parent.mkdir()
-    path.touch()
-    age(path.parent, seconds)
-    return path
-
-
-def relative(path: Path) -> str:
-    return "/".join(path.parts[-3:])
-
-
-@pytest.mark.parametrize("how", ["acked", "taken over", "released", "unregistered"])
-def test_old_files_of_attempts_that_ended_are_swept(lake: IcebergLake, how: str) -> None:
-    lake.store(1)
-    left = leave(lake, ended(lake, how))
-
-    assert lake.maintain() == [relative(left)]
-
-    assert not left.exists()
-    assert lake.numbers() == [1]
-
-
-# Out of its lease, an attempt may still renew it, because nobody took the batch over.
-@pytest.mark.parametrize("how", ["leased", "out of its lease"])
-def test_files_of_an_attempt_that_may_still_publish_are_kept(lake: IcebergLake, how: str) -> None:
-    lake.store(1)
-    left = leave(lake, ended(lake, how))
-
-    assert lake.maintain() == []
-
-    assert left.exists()
-
-
-def test_young_files_and_those_of_others_are_kept(lake: IcebergLake) -> None:
-    lake.store(1)
-    young = leave(lake, ended(lake, "acked"), seconds=6 * 86400)
-    foreign = young.with_name("by-hand.parquet")
-    foreign.touch()
-    os.utime(foreign, (0, 0))
-
-    assert lake.maintain() == []
-    older = timedelta(days=5)
-    assert lake.maintain(retention=older) == [relative(young)]
-
-    assert foreign.exists()
-
-
-def test_files_of_snapshots_that_the_table_still_has_are_kept(lake: IcebergLake) -> None:
-    lake.store(1)
-    first = lake.batch(2, 3)
-    before = lake.write(first).version
-    second = lake.again(first)
-    lake.write(second, where="number = 3")
-    second.claim.ack()
-    age(lake.folder)
-
-    assert lake.maintain() == []
-    then = lake.table().scan(snapshot_id=before).to_arrow()
-    assert sorted(then["number"].to_pylist()) == [1, 2, 3]
-
-    lake.table().maintenance.expire_snapshots().by_id(before).commit()
-    kept = lake.table().snapshots()
-    swept = lake.maintain()
-
-    assert {path.split("/")[1].split("-")[1] for path in swept} == {str(first.claim.lease.epoch)}
-    assert lake.numbers() == [1, 3]
-    assert lake.table().snapshots() == kept
-
-
-def test_files_that_are_published_while_the_sweep_looks_are_kept(
-    lake: IcebergLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lake.store(1)
-
-    def swept() -> None:
-        age(lake.folder)
-        assert lake.maintain() == []
-
-    once_before_the_swap(monkeypatch, lake.output, swept)
-    lake.store(2)
-
-    assert lake.maintain() == []
-    assert lake.numbers() == [1, 2]
-
-
-def test_a_sweep_that_could_remove_what_is_needed_is_refused(lake: IcebergLake) -> None:
-    with pytest.raises(InvalidArgument, match=r"there is no Iceberg table sales.revenue"):
-        lake.maintain()
-    with pytest.raises(InvalidArgument, match="at least a day"):
-        lake.maintain(retention=timedelta(hours=1))
-    lake.store(1)
-    left = leave(lake, ended(lake, "acked"))
-    lake.adopt("another")
-
-    with pytest.raises(InvalidArgument, match=r"batches of incarnation another"):
-        lake.maintain()
-
-    assert left.exists()

@@ -15,10 +15,10 @@ from pgque_dagster.client import Client, InvalidArgument
 from pgque_dagster.client.rights import Connection
 from pgque_dagster.spark import PostgresSink, once_per_batch
 from tests.conftest import Server
-from tests.support.databases import empty_database
-from tests.support.events import publish
-from tests.support.queues import connect, rows
-from tests.support.streams import Stream
+from tests.support.queues.events import publish
+from tests.support.queues.sql import connect, rows
+from tests.support.servers.databases import empty_database
+from tests.support.spark.streams import Stream
 
 TABLE = "create table balance (account text primary key, amount numeric not null)"
 ADD: dict[str, Any] = {"key": ["account"], "mode": "add"}
@@ -281,7 +281,7 @@ def test_a_stream_that_writes_twice_under_one_name_fails_and_stays_where_it_is(
         for table, name in (("balance", None), ("public.balance", None), ("balance", "credits"))
     )
     for amount in (5, None):
-        with pytest.raises(PySparkException, match=r"was written to public\.balance before"):
+        with pytest.raises(PySparkException, match=r"was already written to public\.balance"):
             arriving.run(both(debits, credits), amount)
         assert arriving.committed() == []
 
@@ -293,7 +293,7 @@ def test_a_stream_that_writes_twice_under_one_name_fails_and_stays_where_it_is(
 
 def test_two_effects_of_one_name_are_refused(url: str, arriving: Arriving) -> None:
     first = once_per_batch(url, "balances", insert(1))
-    with pytest.raises(PySparkException, match="was written to balances before"):
+    with pytest.raises(PySparkException, match="was already written to balances"):
         arriving.run(both(first, once_per_batch(url, "balances", insert(2))), 5)
     arriving.run(both(first, once_per_batch(url, "more", insert(2))))
 

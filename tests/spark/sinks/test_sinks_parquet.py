@@ -1,10 +1,7 @@
 """Batches as Parquet in a directory: each once, however often it is written."""
 
 import json
-import os
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,80 +9,13 @@ import duckdb
 import pandas as pd
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from pgque_dagster import ParquetBatchIOManager
 from pgque_dagster.client import Batch, BatchNotOpen, Client, InvalidArgument, LeaseLost
-from pgque_dagster.spark import ParquetSink, SparkBatch
-from pgque_dagster.spark.sinks.files.record import check_not_united, incarnations, mark
-from tests.conftest import TEMPLATE, Server, administer
-from tests.support.events import claim, make_queue, publish
-
-
-class Place:
-    """A location of a table, and attempts to store batches there."""
-
-    def __init__(self, spark: SparkSession, location: object) -> None:
-        self.spark, self.location = spark, str(location)
-        self.sink = ParquetSink(self.location)
-
-    def at(self, path: str) -> "Place":
-        return Place(self.spark, f"{self.location}/{path}")
-
-    def write(self, claimed: Batch, rows: int | DataFrame) -> str:
-        """Stores the numbers below this one, or a DataFrame."""
-        frame = self.spark.range(rows) if isinstance(rows, int) else rows
-        return self.sink.write(SparkBatch(self.spark, claimed, claimed.session.url), frame)
-
-    def attempt(self, client: Client, rows: int | DataFrame) -> Batch:
-        """Claims the open batch, or the next one, and writes it."""
-        claimed = claim(client)
-        self.write(claimed, rows)
-        return claimed
-
-    def store(self, client: Client, rows: int | DataFrame) -> Batch:
-        """Publishes an event, stores the batch and acks it."""
-        publish(client, ["a"])
-        claimed = self.attempt(client, rows)
-        claimed.ack()
-        return claimed
-
-    def rows(self) -> list[tuple[int, int]]:
-        return sorted((row.batch_id, row.id) for row in self.sink.read(self.spark).collect())
-
-    @property
-    def aside(self) -> Path:
-        """Where attempts write, beside the table."""
-        location = Path(self.location)
-        return location.with_name(f".{location.name}.pgque")
-
-    def visible(self) -> list[str]:
-        """The Parquet files that a plain pattern finds."""
-        return [str(path) for path in Path(self.location).rglob("*.parquet") if path.is_file()]
-
-    def files(self) -> list[str]:
-        """All Parquet files that are there, whether they count or not."""
-        return self.visible() + [str(path) for path in self.aside.rglob("*.parquet")]
-
-    def rename_mark(self, old: object, new: object) -> None:
-        """Has the lineage of another database own the batches."""
-        marks = Path(self.location, "_pgque/lineages")
-        (marks / str(old)).rename(marks / str(new))
-
-
-@pytest.fixture
-def directory(spark: SparkSession, tmp_path: Path) -> Place:
-    return Place(spark, tmp_path / "with space")
-
-
-def everything(spark: SparkSession, table: str | Path) -> DataFrame:
-    """The table as somebody's Spark reads it."""
-    return spark.read.option("recursiveFileLookup", "true").parquet(str(table))
-
-
-def names(folder: str | Path) -> list[str]:
-    return sorted(path.name for path in Path(folder).iterdir())
+from pgque_dagster.spark import SparkBatch
+from pgque_dagster.spark.sinks.files.record import check_not_united
+from tests.support.queues.events import claim, publish
+from tests.support.spark.directories import Place, everything, names
 
 
 def overtaken_when_it_has_files(
@@ -242,28 +172,6 @@ def test_a_plain_pattern_finds_exactly_what_is_published_at_any_moment(
     assert sorted(zip(table["batch_id"].astype(int), table["id"], strict=True)) == found()
 
 
-def test_attempts_write_beside_the_directory_that_a_link_names(
-    client: Client, spark: SparkSession, tmp_path: Path
-) -> None:
-    (tmp_path / "disk" / "table").mkdir(parents=True)
-    (tmp_path / "link").symlink_to(tmp_path / "disk" / "table")
-
-    Place(spark, tmp_path / "link").store(client, 2)
-
-    assert names(tmp_path) == ["disk", "link"]
-    assert names(tmp_path / "disk") == [".table.pgque", "table"]
-
-
-def test_the_root_of_a_file_system_is_refused(
-    client: Client, directory: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os.path, "ismount", lambda path: True)
-    publish(client, ["a"])
-
-    with pytest.raises(InvalidArgument, match="Write to a directory in it"):
-        directory.attempt(client, 1)
-
-
 def test_a_claim_writes_its_batch_to_a_location_once(client: Client, directory: Place) -> None:
     publish(client, ["a"])
     claimed = claim(client)
@@ -277,129 +185,8 @@ def test_a_claim_writes_its_batch_to_a_location_once(client: Client, directory: 
     assert len(directory.rows()) == 2
 
 
-# Whose batches a location holds, and where one may be.
-
-
-@pytest.fixture
-def other_database(server: Server) -> Iterator[Client]:
-    """A copy of the same template, as if the queue was copied with its database."""
-    administer(server, f"create database another template {TEMPLATE}")
-    with Client(server.database_url("another")) as client:
-        make_queue(client)
-        publish(client, ["b"])
-        yield client
-    administer(server, "drop database another with (force)")
-
-
-def test_another_database_is_refused_where_batches_of_the_first_are(
-    client: Client, other_database: Client, directory: Place
-) -> None:
-    directory.store(client, 2)
-
-    with pytest.raises(InvalidArgument) as refused:
-        directory.attempt(other_database, 5)
-
-    told = str(refused.value)
-    assert f"batches of incarnation {client.incarnation()}" in told
-    assert f"incarnation {other_database.incarnation()}" in told
-    assert directory.location in told and "Store into another table" in told
-
-    directory.rename_mark(client.incarnation(), other_database.incarnation())
-    directory.attempt(other_database, 5).ack()
-
-
-def test_batches_of_an_unknown_database_are_refused(client: Client, directory: Place) -> None:
-    spark = directory.spark
-    spark.range(3).withColumn("batch_id", f.lit(1)).write.parquet(f"{directory.location}/batch-1")
-    publish(client, ["a"])
-
-    with pytest.raises(InvalidArgument, match="unknown database") as refused:
-        directory.attempt(client, 2)
-
-    assert everything(directory.spark, directory.location).count() == 3
-    mark = Path(directory.location, "_pgque", "lineages", str(client.incarnation()))
-    assert f"/_pgque/lineages/{client.incarnation()}/" in str(refused.value)
-    mark.mkdir(parents=True)
-    (mark / "note").write_text("ours")
-    directory.attempt(client, 2)
-
-    # A location says to people whose it is.
-    other = Place(directory.spark, Path(directory.location).with_name("sales"))
-    other.store(client, 2)
-    (mark,) = Path(other.location, "_pgque", "lineages").iterdir()
-    note = json.loads((mark / "lineage.json").read_text())
-    assert note["lineage"] == mark.name == str(client.incarnation())
-    assert note["database"] == client.database
-
-
-def test_of_two_databases_that_mark_a_directory_at_once_one_is_refused(tmp_path: Path) -> None:
-    table = tmp_path / "table"
-    begin = threading.Barrier(8)
-
-    def marking(number: int) -> None:
-        begin.wait()
-        mark(table, f"lineage {number}", "{}")
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(marking, range(8)))
-
-    assert len(incarnations(table)) == 1
-    assert names(tmp_path / "table" / "_pgque") == ["lineages"]
-
-
 def test_a_column_batch_id_is_refused(client: Client, directory: Place) -> None:
     publish(client, ["a"])
     for name in ("batch_id", "Batch_Id"):
         with pytest.raises(InvalidArgument, match=f"column {name} is the sink's own"):
             directory.attempt(client, directory.spark.range(1).withColumnRenamed("id", name))
-
-
-def test_a_table_inside_another_is_refused_whichever_is_first(
-    client: Client, directory: Place
-) -> None:
-    directory.at("sales").store(client, 1)
-    directory.at("stock/daily").store(client, 1)
-    publish(client, ["c"])
-
-    for path in ("sales/daily", "stock"):
-        with pytest.raises(InvalidArgument, match="is inside the other"):
-            directory.at(path).attempt(client, 1)
-
-
-@pytest.mark.parametrize("name", ["a?b", "a*", "a\\b", "o[1]", "{a,b}", "region=eu"])
-def test_a_location_may_have_a_name_that_means_something_to_readers(
-    client: Client, directory: Place, name: str
-) -> None:
-    place = directory.at(name)
-
-    batch = place.store(client, 1)
-
-    assert place.rows() == [(batch.batch_id, 0)]
-    assert place.sink.read(place.spark).columns == ["id", "batch_id"]
-
-
-@pytest.mark.parametrize("scheme", ["file:", "file://"])
-def test_a_file_url_is_a_directory(
-    client: Client, spark: SparkSession, tmp_path: Path, scheme: str
-) -> None:
-    Place(spark, f"{scheme}{tmp_path}/table").store(client, 2)
-
-    assert sorted(row.id for row in everything(spark, tmp_path / "table").collect()) == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("url", "way_out"),
-    [
-        ("s3://bucket/table", "DeltaSink or IcebergSink"),
-        ("S3A://bucket/table", "DeltaSink or IcebergSink"),
-        ("gs://bucket/table", "DeltaSink or IcebergSink"),
-        ("abfss://folder@account.dfs.core.windows.net/table", "DeltaSink or IcebergSink"),
-        ("hdfs://namenode/table", "Mount"),
-    ],
-)
-def test_a_url_that_is_no_directory_is_refused(url: str, way_out: str) -> None:
-    for refusing in (ParquetSink, lambda url: ParquetBatchIOManager(base_dir=url)):
-        if way_out == "Mount" and refusing is not ParquetSink:
-            continue
-        with pytest.raises(InvalidArgument, match=way_out):
-            refusing(url)

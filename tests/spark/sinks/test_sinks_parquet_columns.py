@@ -18,8 +18,8 @@ from pgque_dagster.client import Batch, Client, InvalidArgument
 from pgque_dagster.spark import ParquetSink, SparkBatch
 from pgque_dagster.spark.sinks.files.folders import FolderOutput, FolderState
 from pgque_dagster.spark.sinks.files.storage import Storage
-from tests.support.attempts import once_before_the_swap
-from tests.support.events import claim, make_queue, publish
+from tests.support.queues.events import claim, make_queue, publish
+from tests.support.spark.attempts import once_before_the_swap
 
 # The years that nanoseconds since 1970 do not reach.
 OLD = (date(1, 1, 3) - date(1970, 1, 1)).days * 86_400_000_000

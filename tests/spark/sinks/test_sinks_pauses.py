@@ -14,9 +14,7 @@ from pyspark.sql import SparkSession
 from pgque_dagster.client import Client
 from pgque_dagster.spark import SparkBatch
 from tests.conftest import Server
-from tests.support.databases import empty_database
-from tests.support.events import claim, publish
-from tests.support.publishing_driver import (
+from tests.programs.publishing import (
     BETWEEN_RENAMES,
     MERGED,
     MERGED_ELSEWHERE,
@@ -25,9 +23,12 @@ from tests.support.publishing_driver import (
     numbers,
     store,
 )
-from tests.support.queues import connect, rows, value
-from tests.support.signals import PATIENCE_SECONDS, go_on, has_ended, signalled, wait_until
-from tests.support.stored_tables import TABLES
+from tests.programs.signals import go_on, has_ended, signalled
+from tests.support.queues.events import claim, publish
+from tests.support.queues.sql import connect, rows, value
+from tests.support.runner.waiting import PATIENCE_SECONDS, wait_until
+from tests.support.servers.databases import empty_database
+from tests.support.spark.stored_tables import TABLES
 
 EVENTS = 400
 WHILE_ANOTHER_WRITES = "while the later attempt writes"
@@ -74,7 +75,7 @@ def test_every_event_is_stored_once_when_a_driver_gets_a_signal(
         else (signal, point)
     )
     arguments = (client.url, kind, location, sent.name, at)
-    with signalled("publishing_driver", *arguments, log=log) as pid:
+    with signalled("publishing", *arguments, log=log) as pid:
         wait_until(lambda: not lease_is_live(client))
         if point == WHILE_ANOTHER_WRITES:
             # It is stopped when it may publish, and ends while the later attempt writes.
@@ -115,7 +116,7 @@ def test_every_event_is_added_up_once_when_a_driver_gets_a_signal(
                 db.execute(BALANCE.encode())
 
         arguments = (client.url, kind, elsewhere, signal.name, point)
-        with signalled("publishing_driver", *arguments, log=log) as pid:
+        with signalled("publishing", *arguments, log=log) as pid:
             wait_until(lambda: not lease_is_live(client))
             attempt = threads.submit(store, spark, client.url, kind, elsewhere)
             if signal == SIGSTOP and point in (MERGED, MERGED_ELSEWHERE):

@@ -11,8 +11,8 @@ from pgque_dagster.spark import ParquetSink, SparkBatch
 from pgque_dagster.spark.sinks.files.folders import FolderOutput, FolderState
 from pgque_dagster.spark.sinks.files.storage import StorageFailed
 from pgque_dagster.spark.sinks.publication import WriteAttempt, publish
-from tests.support.events import claim
-from tests.support.events import publish as send
+from tests.support.queues.events import claim
+from tests.support.queues.events import publish as send
 
 
 def aside(folder: Path) -> Path:

@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pgque_dagster.client import Client
 from pgque_dagster.spark import DeltaSink, IcebergSink, ParquetSink, SparkBatch
 from pgque_dagster.spark.sinks.files.storage import StorageFailed
-from tests.support.attempts import again, next_batch
-from tests.support.machines import needs_a_small_disk, small_disk
-from tests.support.s3 import S3, s3_server
+from tests.support.servers.machines import needs_a_small_disk, small_disk
+from tests.support.servers.s3 import S3, s3_server
+from tests.support.spark.attempts import again, next_batch
 
 SCHEMA = "number bigint, name string"
 TABLE = "sales.revenue"

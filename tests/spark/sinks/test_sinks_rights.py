@@ -8,13 +8,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from pgque_dagster.client import Client, InvalidArgument, PermissionDenied
-from pgque_dagster.client.vector import Vector
+from pgque_dagster.client.sharded_claim import ShardedClaim
 from pgque_dagster.spark import PostgresSink, ShardedBatch, SparkBatch, once_per_batch
 from tests.conftest import Server
-from tests.support.databases import empty_database
-from tests.support.events import claim, make_queue, publish
-from tests.support.logins import as_login
-from tests.support.queues import connect, rows
+from tests.support.queues.events import claim, make_queue, publish
+from tests.support.queues.sql import connect, rows
+from tests.support.servers.databases import empty_database
+from tests.support.servers.logins import as_login
 
 TABLE = """
 create schema sales;
@@ -128,7 +128,7 @@ def test_the_rights_in_the_documentation_are_enough_for_a_queue_over_several_dat
         sink = PostgresSink(
             "sales.revenue", url=as_login(url, "pgque_reader"), stage_schema="staging", **ADD
         )
-        vector = Vector({"eu": batch})
+        vector = ShardedClaim({"eu": batch})
         assert sink.stored(vector) == {}
 
         sink.write(ShardedBatch(vector, {"eu": SparkBatch(spark, batch, client.url)}), frame(spark))

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 from pgque_dagster.client import Batch, Client, InvalidArgument, PgqueError
-from pgque_dagster.client.vector import Vector
+from pgque_dagster.client.sharded_claim import ShardedClaim
 from tests.conftest import Server, new_database
-from tests.support.events import make_queue, publish
-from tests.support.vector_tables import KINDS, ROWS, At, Table, write_by_arrow
+from tests.support.queues.events import make_queue, publish
+from tests.support.spark.vector_tables import KINDS, ROWS, At, Table, write_by_arrow
 
 SHARDS = ("eu", "us", "asia")
 POINTS = ("claimed", "checked", "read", "commit", "committed", "acked")
@@ -85,17 +85,17 @@ def attempt(table: Table, clients: dict[str, Client], at: At = lambda point: Non
     if not claims:
         return
     at("claimed")
-    claimed = Vector(claims)
+    claimed = ShardedClaim(claims)
     for shard, stored in table.sink.stored(claimed).items():
         if isinstance(stored, InvalidArgument):
             raise stored
         claims.pop(shard).ack()
         at("acked")
-        table.sink.forget(claimed, shard, stored)
+        table.sink.forget(claimed.members[shard], stored)
     if not claims:
         return
     at("checked")
-    vector = Vector(claims)
+    vector = ShardedClaim(claims)
     rows: list[tuple[str, int]] = []
     for shard, batch in claims.items():
         for event in batch.events():
@@ -108,10 +108,10 @@ def attempt(table: Table, clients: dict[str, Client], at: At = lambda point: Non
     given = pa.Table.from_arrays(columns, schema=ROWS)
     table.store(vector, given, at)
     at("committed")
-    for shard, batch in claims.items():
+    for batch in claims.values():
         batch.ack()
         at("acked")
-        table.sink.forget(vector, shard, vector.batch_id)
+        table.sink.forget(batch, vector.batch_id)
 
 
 def left(clients: dict[str, Client]) -> list[str]:
@@ -185,7 +185,7 @@ def test_what_a_stale_attempt_stored_before_a_later_one_is_acked_by_the_next(
         publish(client, [1])
     two = {shard: clients[shard] for shard in ("eu", "us")}
     claims = {shard: batch for shard, client in two.items() if (batch := claim(client)) is not None}
-    stale = Vector(claims)
+    stale = ShardedClaim(claims)
     renewals: list[None] = []
     stale.renew = lambda: renewals.append(None)  # type: ignore[method-assign]
 
@@ -209,7 +209,7 @@ def test_a_vector_is_written_once(clients: dict[str, Client], table: Table) -> N
     publish(clients["eu"], [1])
     batch = claim(clients["eu"])
     assert batch is not None
-    vector = Vector({"eu": batch})
+    vector = ShardedClaim({"eu": batch})
     rows = pa.Table.from_pylist([{"shard": "eu", "number": 1}], schema=ROWS)
     table.store(vector, rows, lambda point: None)
 

@@ -7,10 +7,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Client
-from tests.support.events import make_queue, tick
-from tests.support.signals import signalled
-from tests.support.stream_driver import store
-from tests.support.streams import Stream, needs_limits
+from tests.programs.signals import signalled
+from tests.programs.streaming import store
+from tests.support.queues.events import make_queue, tick
+from tests.support.spark.streams import Stream, needs_limits
 
 
 def send(client: Client, count: int) -> list[int]:
@@ -38,7 +38,7 @@ def test_a_driver_killed_around_storing_leaves_each_event_once(
         make_queue(client)
         ids = send(client, 50) + send(client, 40) + send(client, 60)
         places = (str(tmp_path / "checkpoint"), str(tmp_path / "target"))
-        with signalled("stream_driver", database_url, *places, moment, log=tmp_path / "log"):
+        with signalled("streaming", database_url, *places, moment, log=tmp_path / "log"):
             ids += send(client, 30)
 
         drain(spark, database_url, tmp_path)

@@ -8,13 +8,13 @@ import pytest
 
 from pgque_dagster.client import BatchLeased, Client, ConsumerNotFound, InvalidArgument
 from pgque_dagster.client.ticks import claim_ticks
-from pgque_dagster.spark.source import stream_reader
+from pgque_dagster.spark.data_source import stream_reader
 from pgque_dagster.spark.streaming.reader import (
     CheckpointMismatch,
     PgqueStreamReader,
 )
-from tests.support.events import publish, tick
-from tests.support.queues import connect, rotate, stored_payloads, value
+from tests.support.queues.events import publish, tick
+from tests.support.queues.sql import connect, rotate, stored_payloads, value
 
 
 @pytest.fixture
@@ -107,15 +107,15 @@ def test_the_checkpoint_of_another_consumer_or_registration_is_refused(
         PgqueStreamReader(options(client, consumer=name)) for name in ("audit", "nobody")
     )
 
-    with pytest.raises(CheckpointMismatch, match="of consumer revenue on queue orders") as told:
+    with pytest.raises(CheckpointMismatch, match="to consumer revenue on queue orders") as told:
         audit.partitions(start, end)
-    assert "not of consumer audit on queue orders" in str(told.value)
+    assert "not to consumer audit on queue orders" in str(told.value)
     with pytest.raises(ConsumerNotFound, match='consumer "nobody" is not registered on queue'):
         nobody.initialOffset()
     client.unregister_consumer("orders", "revenue", skip=True)
     client.register_consumer("orders", "revenue")
     anew = PgqueStreamReader(options(client))
-    with pytest.raises(CheckpointMismatch, match="revenue on queue orders was registered anew"):
+    with pytest.raises(CheckpointMismatch, match="revenue on queue orders was registered again"):
         anew.partitions(start, end)
     for each in (audit, nobody, anew):
         each.stop()

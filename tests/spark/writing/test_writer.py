@@ -19,8 +19,9 @@ from pgque_dagster.spark.address import DatabaseAddress
 from pgque_dagster.spark.options import WriteOptions
 from pgque_dagster.spark.writing.event_columns import EventColumns
 from pgque_dagster.spark.writing.writer import PgqueWriter
-from tests.support.events import claim, tick
-from tests.support.queues import connect, rows
+from tests.support.queues.events import claim, tick
+from tests.support.queues.sql import connect, rows
+from tests.support.runner.waiting import wait_until
 
 # What COPY, CSV or JSON could take for something else.
 NASTY = ["", " ", "\\N", "\\.", "a\n\\.\nb", "tab\there", "\r\n", 'quo"te', "é漢🎉", "back\\slash"]
@@ -99,11 +100,12 @@ def test_a_task_that_fails_in_the_end_leaves_nothing(client: Client, spark: Spar
 
     assert sent(client) == []
     # Maintenance takes a staging that another task still wrote to at the abort.
-    deadline = time.monotonic() + 60
-    while staging_tables(client):
-        assert time.monotonic() < deadline
+
+    def is_clean() -> bool:
         client.maint()
-        time.sleep(0.1)
+        return not staging_tables(client)
+
+    wait_until(is_clean)
 
 
 # What Spark does with a writer, step by step.

@@ -14,7 +14,7 @@ from pgque_dagster.client import Client
 from pgque_dagster.spark import SparkBatch
 from pgque_dagster.spark.payload.reader import json_column
 from tests.spark.writing.test_writer import write
-from tests.support.events import claim, tick
+from tests.support.queues.events import claim, tick
 
 AS_DOCUMENTED = """
 to_json(struct(*), map(

@@ -17,7 +17,7 @@ _SHOWN = 100
 
 
 def check_keys(table: str, rows: "Rows", key: Sequence[str]) -> None:
-    """Refuses rows without a key, and two with the same, by an `InvalidArgument` that names it."""
+    """Raises an `InvalidArgument` with the key if rows lack a key or two rows have the same key."""
     if not rows.files:
         return
     keys = rows.keys(key)
@@ -52,8 +52,8 @@ def merge(
         table: the version of the table to merge into.
         rows: the rows, one for each key.
         key: the columns of the key.
-        properties: of the commit.
-        deleted: the column that says of a row that the one with its key is deleted.
+        properties: the properties of the commit.
+        deleted: the column that tells whether the row of that key is deleted.
     """
     if not rows.files:
         table.create_write_transaction([], "append", table.schema(), commit_properties=properties)
@@ -99,7 +99,7 @@ class Rows:
         return pa.RecordBatchReader.from_batches(schema, batches)
 
     def keys(self, key: Sequence[str]) -> pa.Table:
-        """The keys of all rows, equal where a merge takes them for equal: as it does -0.0 and 0."""
+        """The keys of all rows, equal if a merge treats them as equal, such as -0.0 and 0."""
         sources = (self._storage.source(file.path) for file in self.files)
         keys = pa.concat_tables(pq.ParquetFile(each).read(columns=list(key)) for each in sources)
         for place, field in enumerate(keys.schema):

@@ -1,8 +1,8 @@
 """How columns and statistics of files look in a Delta table.
 
 Readers skip files by statistics. If only some columns have a minimum and a maximum, the Arrow
-dataset of Delta's library finds no rows by a condition on the others. So a column has both wherever
-JSON can hold them, and no column has them if Arrow leaves out those of a text, of more than 4 KiB.
+dataset of Delta's library finds no rows for a condition on the others. So a column has both if JSON
+can hold them, and no column has them if Arrow omits those of a text longer than 4 KiB.
 """
 
 import json
@@ -26,10 +26,10 @@ _LAST_CHARACTER = chr(0x10FFFF)
 
 
 def delta_fields(schema: StructType) -> list[dict[str, Any]]:
-    """Returns the columns of a DataFrame as Delta's JSON has them, all of them nullable.
+    """Returns the columns of a DataFrame in Delta's JSON, all of them nullable.
 
     Raises:
-        InvalidArgument: if Delta has no such type.
+        InvalidArgument: if Delta lacks such a type.
     """
     check_columns(schema, DELTA_TYPES, "Delta")
     fields: list[dict[str, Any]] = json.loads(nullable(schema).json())["fields"]
@@ -37,18 +37,18 @@ def delta_fields(schema: StructType) -> list[dict[str, Any]]:
 
 
 def spark_columns(table: DeltaTable) -> StructType:
-    """Returns the columns of a table as Spark has them."""
+    """Returns the columns of a table as Spark's types."""
     return StructType.fromJson({"fields": stored_fields(table)})
 
 
 def stored_fields(table: DeltaTable) -> list[dict[str, Any]]:
-    """Returns the columns of a table as Delta's JSON has them."""
+    """Returns the columns of a table in Delta's JSON."""
     fields: list[dict[str, Any]] = json.loads(table.schema().to_json())["fields"]
     return fields
 
 
 def delta_schema(fields: Sequence[dict[str, Any]]) -> Schema:
-    """Returns columns as Delta's library takes them."""
+    """Returns columns in the form that Delta's library takes."""
     return Schema.from_json(json.dumps({"type": "struct", "fields": list(fields)}))
 
 
@@ -59,12 +59,12 @@ def delta_statistics(file: DataFile) -> str:
     if all(each["min"] is None for each in columns.values()):
         bounds = {}
     statistics = {"numRecords": file.rows, "nullCount": _nested(columns, "nulls"), **bounds}
-    # Without escapes, because Delta's library reads those of the last characters as others.
+    # Without escapes, because Delta's library misreads escapes of the last characters.
     return msgspec.json.encode(statistics).decode()
 
 
 def _nested(columns: Mapping[tuple[str, ...], dict[str, Any]], what: str) -> dict[str, Any]:
-    """One of the statistics. It has all structs: in others, Delta's library would find no null."""
+    """One of the statistics. It has all structs; otherwise Delta's library would find no null."""
     found: dict[str, Any] = {}
     for path, statistics in columns.items():
         parent = found
@@ -110,7 +110,7 @@ def _united(groups: list[Any]) -> dict[str, Any]:
     known = bounds and all(group.has_min_max or not group.num_values for group in groups)
     low, high = (min(b[0] for b in bounds), max(b[1] for b in bounds)) if known else (None, None)
     if isinstance(low, str) and isinstance(high, str):
-        # Not cut before a last character, as the text would be more than what is left of it.
+        # Not cut before a last character, because the text would be greater than the rest of it.
         is_cut = high[_LONGEST_TEXT : _LONGEST_TEXT + 1] not in ("", _LAST_CHARACTER)
         low, high = low[:_LONGEST_TEXT], high[:_LONGEST_TEXT] + _LAST_CHARACTER if is_cut else high
     shown = _shown_value(low), _shown_value(high)
@@ -119,7 +119,7 @@ def _united(groups: list[Any]) -> dict[str, Any]:
 
 
 def _shown_value(value: Any) -> Any:
-    """A value in JSON; None for what is left out."""
+    """Returns a value for JSON; None for a value that is omitted."""
     if isinstance(value, bool | int | str | Decimal):
         return value
     if isinstance(value, float):

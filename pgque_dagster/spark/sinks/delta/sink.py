@@ -9,17 +9,18 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, MapType, StructType
 
 from ....client import InvalidArgument
-from ....client.vector import Vector
+from ....client.read_batch import ReadBatch
 from ...batch import SparkBatch
+from ..compaction import COMPACTED, compact
+from ..files.copy_files import kept_files
 from ..files.file_reader import ListedFile, read_table_files
 from ..files.storage import Storage
 from ..modes import (
-    TARGET_FILE_BYTES,
     DeltaMode,
     Maintained,
     SchemaEvolution,
@@ -27,33 +28,38 @@ from ..modes import (
     check_retention,
     refuse_window,
 )
-from ..tables import WRITTEN, TableSink
-from ..vectors import Stored
+from ..table_output import WRITTEN
+from ..tables import TableSink
+from .commit import DeltaOutput, app_id, load_table
+from .log import has_vectors, now, stored_files, vector_files
+from .maintenance import DeltaFiles, keep_removed
 from .merge import RESERVED
-from .output import DeltaOutput, app_id, load_table
 from .schema import spark_columns
+from .vectors import VECTOR_FILE
 
-# The files that Delta's library writes when it unites or merges files.
+# The files that Delta's library writes when it compacts or merges files.
 _BY_LIBRARY = re.compile(r"[^/]+\.parquet")
+# The features of tables that are read here. Delta's library demands the type variant of readers of
+# tables that it creates with deletion vectors, even if no column has it.
+_READ_FEATURES = {"timestampNtz", "v2Checkpoint", "deletionVectors", "variantType"}
 _WITH_PARTS = (ArrayType, MapType, StructType)
-# How often files are united again because writers replaced one of them meanwhile.
-_ATTEMPTS = 5
 
 
 class DeltaSink(TableSink):
     """A Delta table, with the column `batch_id`.
 
-    Spark's tasks write Parquet files, and the driver adds them to the table by one commit, which
-    fails for an attempt that lost its lease. `publication.py` has the proof. Readers see a batch
-    whole or not at all.
+    Spark's tasks write Parquet files, and the driver adds them to the table in one commit, which
+    fails for an attempt that lost its lease. `publication.py` has the proof. Readers see all of a
+    batch or nothing of it.
 
     - `append` adds the rows. Another attempt at the batch replaces them in the same commit.
-    - `upsert` replaces the row of each key, or inserts it. A batch that is applied again gives the
-      same rows, if it has the same keys. Rows that only an earlier attempt had, remain.
+    - `upsert` replaces the row of each key, or inserts it. Applying a batch again gives the same
+      rows, if it has the same keys. Rows that only an earlier attempt had remain.
 
-    For `upsert`, Delta's library reads the rows and rewrites the files that hold their keys, in the
-    driver's process. If two batches with the same keys are worked on at once, the one that is
-    committed last wins.
+    For `upsert`, tasks find the rows that are replaced, and the commit marks them as deleted by
+    deletion vectors. In a table without these, Delta's library reads the rows and rewrites the
+    files that hold their keys, in the driver's process. If two batches with the same keys are
+    processed at once, the one that commits last wins.
 
     The first write creates the table, which belongs to one incarnation of a database, as for
     `ParquetSink`. Rows of an attempt that was not acked remain if no later one stores the batch.
@@ -66,16 +72,18 @@ class DeltaSink(TableSink):
         schema_evolution: `fail` refuses a DataFrame with other columns than the table; with
             `add_columns`, the table gets columns that it lacks, and columns that the DataFrame
             lacks are null.
-        storage_options: credentials and the like for a URL, as Delta's library names them, such as
-            `aws_access_key_id`. By default, each process takes them from its environment, such as
-            AWS_ACCESS_KEY_ID.
+        deletion_vectors: whether a new table with mode `upsert` has them; older readers need a
+            table without.
+        storage_options: credentials and other options for a URL, as named by Delta's library, such
+            as `aws_access_key_id`. By default, each process takes them from its environment, such
+            as AWS_ACCESS_KEY_ID.
 
     Attributes:
         location: the directory or URL.
 
     Raises:
-        InvalidArgument: if the mode needs a key and there is none, or the reverse, or if nothing
-            here can open the URL or the path.
+        InvalidArgument: if the mode needs a key and there is none, or the reverse, or if the URL
+            or the path cannot be opened.
     """
 
     not_found = TableNotFoundError
@@ -88,6 +96,7 @@ class DeltaSink(TableSink):
         mode: DeltaMode = "append",
         key: Sequence[str] = (),
         schema_evolution: SchemaEvolution = "fail",
+        deletion_vectors: bool = True,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
         check_mode(mode, key)
@@ -100,6 +109,7 @@ class DeltaSink(TableSink):
                 "Use a path without these characters.",
             )
         self.mode, self.key = mode, tuple(key)
+        self.deletion_vectors = deletion_vectors
 
     @property
     def name(self) -> str:
@@ -110,7 +120,7 @@ class DeltaSink(TableSink):
         """Loads the newest version of the table.
 
         Raises:
-            TableNotFoundError: if there is none.
+            TableNotFoundError: if the table does not exist.
         """
         return load_table(self.storage)
 
@@ -119,10 +129,11 @@ class DeltaSink(TableSink):
         """Begins an attempt to store a batch."""
         if self.mode != "append":
             refuse_window(batch.claim, f"mode {self.mode} of {self.name}")
-        output = DeltaOutput(self, batch.claim, schema, self.key)
+        vectors = self.deletion_vectors and self.mode != "append"
+        output = DeltaOutput(self, batch.claim, schema, self.key, deletion_vectors=vectors)
         self._check_key(schema)
         yield output
-        if self.mode != "append":
+        if output.is_merged:
             output.remove_files()
 
     @contextmanager
@@ -141,12 +152,10 @@ class DeltaSink(TableSink):
             f"{{'{key}': '{incarnation}'}}, raise_if_not_exists=False)."
         )
 
-    def vectors_in(self, table: DeltaTable, claim: Vector) -> dict[str, Stored]:
-        """Returns which vectors have members of a vector, by shard, in a version of the table."""
-        versions = {
-            shard: table.transaction_version(app_id(claim, shard)) for shard in claim.members
-        }
-        return {shard: found for shard, found in versions.items() if found is not None}
+    def epochs_of(self, table: DeltaTable, claim: ReadBatch) -> dict[str, int]:
+        """Returns which attempts have stored members of a claim in a version of the table."""
+        found = {x: table.transaction_version(app_id(each)) for x, each in claim.members.items()}
+        return {shard: epoch for shard, epoch in found.items() if epoch is not None}
 
     def read(self, spark: SparkSession, version: int | None = None) -> DataFrame:
         """Returns a version of the table, which executors read in parallel.
@@ -156,55 +165,44 @@ class DeltaSink(TableSink):
             version: the version; None for the newest.
 
         Raises:
-            InvalidArgument: if there is no table, or it needs another reader.
+            InvalidArgument: if the table does not exist, or needs another reader.
         """
         with self.existing():
             table = self.load()
         if version is not None:
             table.load_as_version(version)
-        readers = set(table.protocol().reader_features or ()) - {"timestampNtz", "v2Checkpoint"}
+        readers = set(table.protocol().reader_features or ()) - _READ_FEATURES
         if readers or table.metadata().partition_columns:
             needed = ", ".join(sorted(readers)) or "partitions"
             raise InvalidArgument(
                 f"{self.name} needs a reader that knows {needed}",
-                "Read it by deltalake, or by Spark with the jars of Delta.",
+                "Read it with deltalake, or with Spark and the jars of Delta.",
             )
-        files = pa.table(table.get_add_actions()).select(["path", "size_bytes"]).to_pylist()
-        listed = [ListedFile(unquote(file["path"]), file["size_bytes"]) for file in files]
+        listed: Sequence[ListedFile]
+        if has_vectors(table):
+            listed = [x.searched(()) for x in stored_files(self.storage, table.version())]
+        else:
+            files = pa.table(table.get_add_actions()).select(["path", "size_bytes"]).to_pylist()
+            listed = [ListedFile(unquote(file["path"]), file["size_bytes"]) for file in files]
         return read_table_files(spark, self.storage, listed, spark_columns(table))
 
     def maintain(
         self, url: str | None = None, *, retention: timedelta = timedelta(days=7)
     ) -> Maintained:
-        """Unites small files, and deletes files that nobody needs. Batches can be stored meanwhile.
+        """Compacts small files, and deletes unused files. Batches can be stored at the same time.
 
-        Delta's library does it. Deleted are files that were removed from the table, and files with
-        the names that attempts and Delta's library give. Other files remain, because the table may
-        be in the folder of another one: as `sales/revenue` is in that of `sales`.
+        It deletes files that were removed from the table, and files whose names come from attempts
+        or from Delta's library. Other files remain, because the table may be in the folder of
+        another one, as `sales/revenue` is in the folder of `sales`.
         """
         check_retention(retention)
         with self.existing():
             table = self.load()
-        replaced, by = self._compact(table)
-        paths = self._unused(table, retention)
+        paths = self._unused(table, keep_removed(table, retention))
         self.storage.remove(paths)
-        return Maintained(replaced, by, paths)
+        return compact(DeltaFiles(table, self.name, self.storage), paths)
 
-    def _compact(self, table: DeltaTable) -> tuple[int, int]:
-        """Unites small files. Returns how many there were, and how many there are instead."""
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                done = table.optimize.compact(target_size=TARGET_FILE_BYTES)
-            except CommitFailedError:
-                if attempt == _ATTEMPTS:
-                    raise
-                table.update_incremental()
-            else:
-                return done["numFilesRemoved"], done["numFilesAdded"]
-        raise AssertionError
-
-    @staticmethod
-    def _unused(table: DeltaTable, retention: timedelta) -> list[str]:
+    def _unused(self, table: DeltaTable, retention: timedelta) -> list[str]:
         def unused(*, full: bool) -> list[str]:
             return table.vacuum(
                 retention_hours=int(retention.total_seconds() // 3600),
@@ -213,13 +211,17 @@ class DeltaSink(TableSink):
                 full=full,
             )
 
-        # A full vacuum deletes whatever is in the folder, also other tables.
-        left = [
-            path
-            for path in unused(full=True)
-            if WRITTEN.fullmatch(path) or _BY_LIBRARY.fullmatch(path)
-        ]
-        return sorted({*unused(full=False), *left})
+        # A full vacuum deletes everything in the folder, including other tables.
+        found, (copied, records) = unused(full=True), kept_files(self.storage, retention)
+        patterns = WRITTEN, COMPACTED, _BY_LIBRARY
+        ours = [x for x in found if any(each.fullmatch(x) for each in patterns)]
+        left = [x for x in ours if x not in copied]
+        if has_vectors(table):
+            # Delta's library does not know which files of vectors are in use.
+            since = now() - int(retention.total_seconds() * 1000)
+            used = vector_files(self.storage, table.version(), since)
+            left += [x for x in found if VECTOR_FILE.fullmatch(x) and x not in used]
+        return sorted({*unused(full=False), *left, *records})
 
     def _check_key(self, schema: StructType) -> None:
         missing = [name for name in self.key if name not in schema.names]

@@ -1,20 +1,20 @@
 """Writes the rows of a DataFrame into Parquet files, by Arrow in Spark's tasks.
 
 Each file has a random name, so attempts at a batch, tasks and speculative copies of tasks never
-write to the same one. Nobody reads a file before it is published under the name that is returned
-here; the files of tasks that Spark did not accept are published by nobody.
+write to the same file. Nobody reads a file before it is published under the name that is returned
+here, and files of tasks that Spark did not accept are never published.
 """
 
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, product
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyspark
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StructField, StructType
 
 from ....client.errors import InvalidArgument
@@ -23,10 +23,10 @@ from ...reading.in_tasks import map_in_tasks
 from ..modes import BATCH_ID
 from .storage import Storage
 
-# Of Arrow data; in a file, it takes a fraction of that.
+# The size of Arrow data; in a file, it takes a fraction of that.
 _ROW_GROUP_BYTES = 64 * 2**20
-_RESULT = "path string, rows bigint, size bigint, footer binary"
-# Spark reads from these which of its types the columns are, and that dates are not rebased.
+WRITTEN_FILE = "path string, rows bigint, size bigint, footer binary"
+# From these, Spark learns the types of the columns, and that dates are not rebased.
 SPARK_SCHEMA = "org.apache.spark.sql.parquet.row.metadata"
 _SPARK_VERSION = "org.apache.spark.version"
 # The simple types of Spark that Iceberg, Delta and Spark's own Parquet files hold.
@@ -39,7 +39,7 @@ _PARQUET_TYPES = DELTA_TYPES | {"daytimeinterval", "variant"}
 _WAYS_OUT = {
     "byte": "Cast {name} to int.",
     "short": "Cast {name} to int.",
-    "void": "Cast {name} to the type it is to have.",
+    "void": "Cast {name} to the type that it should have.",
     "yearmonthinterval": "Store its months as a number, or cast {name} to string.",
     "time": "Cast {name} to string.",
     "interval": "Use an interval day to second, or cast {name} to string.",
@@ -62,6 +62,11 @@ class DataFile:
     size: int
     footer: bytes
 
+    @classmethod
+    def of(cls, row: Row) -> "DataFile":
+        """Returns the file that a task names in a row of `WRITTEN_FILE`."""
+        return cls(row.path, row.rows, row.size, bytes(row.footer))
+
     @cached_property
     def metadata(self) -> pq.FileMetaData:
         """The metadata with the statistics of the columns."""
@@ -69,7 +74,12 @@ class DataFile:
 
 
 def write_files(
-    frame: DataFrame, storage: Storage, folder: str, *, batch_id: int | None = None
+    frame: DataFrame,
+    storage: Storage,
+    folder: str,
+    *,
+    batch_id: int | None = None,
+    arrow: pa.Schema | None = None,
 ) -> list[DataFile]:
     """Writes the rows of a DataFrame; each task writes one file, or none if it has no rows.
 
@@ -78,6 +88,7 @@ def write_files(
         storage: the location, which executors access as the driver does.
         folder: a folder in it that no other attempt uses.
         batch_id: the value of a column `batch_id` that tasks add; None for no such column.
+        arrow: the columns of an Iceberg table, with the ids by which readers find them.
 
     Raises:
         InvalidArgument: if the files cannot hold a column, or two columns differ only in case.
@@ -87,13 +98,13 @@ def write_files(
     check_columns(schema)
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for file in write_rows(batches, storage, folder, schema, batch_id=batch_id):
+        for file in write_rows(batches, storage, folder, schema, batch_id=batch_id, arrow=arrow):
             yield pa.RecordBatch.from_pylist([asdict(file)])
 
-    # The results of the accepted attempts at tasks. The files of others are in no list.
+    # The results of the accepted attempts at tasks. Files of other attempts are not listed.
     with clear_executor_errors():
-        written = map_in_tasks(frame, write, _RESULT).collect()
-    return [DataFile(row.path, row.rows, row.size, bytes(row.footer)) for row in written]
+        written = map_in_tasks(frame, write, WRITTEN_FILE).collect()
+    return [DataFile.of(row) for row in written]
 
 
 def write_rows(
@@ -103,12 +114,13 @@ def write_rows(
     schema: StructType,
     *,
     batch_id: int | None = None,
+    arrow: pa.Schema | None = None,
 ) -> list[DataFile]:
-    """Writes rows into one file, in this process; or into none, if there are no rows.
+    """Writes rows into one file, in this process; or writes none, if there are no rows.
 
     Arguments are as for `write_files`; `schema` has the columns of the file.
     """
-    groups = (_as_stored(group, batch_id) for group in _row_groups(rows))
+    groups = (_as_stored(group, batch_id, arrow) for group in _row_groups(rows))
     first = next(groups, None)
     if first is None:
         return []
@@ -118,7 +130,7 @@ def write_rows(
 
 
 def with_batch_id(schema: StructType) -> StructType:
-    """Returns the columns of a table: `batch_id` tells which rows are of which batch.
+    """Returns the columns of a table: `batch_id` tells to which batch a row belongs.
 
     Raises:
         InvalidArgument: if the DataFrame has a column of this name, in any case.
@@ -135,7 +147,7 @@ def with_batch_id(schema: StructType) -> StructType:
 def check_columns(
     schema: StructType, types: frozenset[str] = _PARQUET_TYPES, format_: str = "Parquet"
 ) -> None:
-    """Refuses columns that files cannot hold, by an `InvalidArgument` that names the column.
+    """Raises an `InvalidArgument` that names the column if files cannot hold a column.
 
     `types` has the simple types that files of the format can hold.
     """
@@ -151,7 +163,7 @@ def check_columns(
             )
         if (first := seen.setdefault(name.lower(), name)) is not name:
             raise InvalidArgument(
-                f"the columns {first} and {name} have one name to readers, which ignore case",
+                f"the columns {first} and {name} have the same name for readers, which ignore case",
                 "Give one of them another name: withColumnRenamed().",
             )
     for field in schema.fields:
@@ -176,22 +188,42 @@ def _check(name: str, kind: DataType, types: frozenset[str], format_: str) -> No
         )
 
 
+def check_times(table: str, files: Iterable[DataFile]) -> None:
+    """Raises `InvalidArgument` for a date or time that the libraries of the formats do not have."""
+    for metadata in (file.metadata for file in files):
+        for place, group in product(range(metadata.num_columns), range(metadata.num_row_groups)):
+            column = metadata.schema.column(place)
+            facts = metadata.row_group(group).column(place).statistics
+            try:
+                if facts is not None and column.logical_type.type in ("DATE", "TIMESTAMP"):
+                    _ = facts.min, facts.max
+            except OverflowError:
+                raise InvalidArgument(
+                    f"column {column.path} for {table} has a time outside the years 1 to 9999",
+                    "Filter such rows out, or cast the column to string.",
+                ) from None
+
+
 def stored_schema(schema: pa.Schema) -> pa.Schema:
     """Returns the columns as files have them: nullable, timestamps in UTC, and no large types.
 
-    Spark's null structs have null fields, also where the fields are declared NOT NULL.
+    Spark's null structs have null fields, even if the fields are declared NOT NULL.
     """
-    return pa.schema([pa.field(field.name, _stored(field.type)) for field in schema])
+    return pa.schema([_stored_field(field) for field in schema])
+
+
+def _stored_field(field: pa.Field) -> pa.Field:
+    return pa.field(field.name, _stored(field.type), metadata=field.metadata)
 
 
 def _stored(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _stored(field.type)) for field in kind])
+        return pa.struct([_stored_field(field) for field in kind])
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(pa.field(kind.value_field.name, _stored(kind.value_type)))
+        return pa.list_(_stored_field(kind.value_field))
     if pa.types.is_map(kind):
-        value = pa.field(kind.item_field.name, _stored(kind.item_type))
-        return pa.map_(_stored(kind.key_type), value)
+        key = _stored_field(kind.key_field).with_nullable(False)
+        return pa.map_(key, _stored_field(kind.item_field))
     if pa.types.is_large_string(kind):
         return pa.string()
     if pa.types.is_large_binary(kind):
@@ -201,11 +233,13 @@ def _stored(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _as_stored(rows: pa.Table, batch_id: int | None) -> pa.Table:
+def _as_stored(rows: pa.Table, batch_id: int | None, arrow: pa.Schema | None) -> pa.Table:
     if batch_id is not None:
         column = pa.repeat(pa.scalar(batch_id, pa.int64()), rows.num_rows)
         rows = rows.append_column(BATCH_ID, column)
-    return rows.cast(stored_schema(rows.schema))
+    stored = stored_schema(rows.schema)
+    known = {} if arrow is None else {(field.name, field.type): field for field in arrow}
+    return rows.cast(pa.schema([known.get((field.name, field.type), field) for field in stored]))
 
 
 def _write_file(
@@ -216,16 +250,16 @@ def _write_file(
     metadata: dict[str, str],
 ) -> DataFile:
     with storage.create(path) as output:
-        # Decimals are stored as Spark stores them, and as Iceberg demands.
+        # Decimals are stored like Spark's, as Iceberg demands.
         writer = pq.ParquetWriter(output, schema, store_schema=False, store_decimal_as_integer=True)
         try:
             writer.add_key_value_metadata(metadata)
             for group in groups:
-                # One row group, because its size is limited by bytes already.
+                # One row group, because its size is already limited by bytes.
                 writer.write_table(group, row_group_size=group.num_rows)
             writer.close()
         finally:
-            # Else a writer that failed would write when it is collected.
+            # Otherwise a writer that failed would write when it is collected.
             writer.is_open = False
         stored = writer.writer.metadata
         size = output.tell()
@@ -235,7 +269,7 @@ def _write_file(
 
 
 def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Unites record batches: Spark sends thousands of rows at a time, a row group has more."""
+    """Merges record batches: Spark sends thousands of rows at once, and a row group has more."""
     united: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:

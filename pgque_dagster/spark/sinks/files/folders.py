@@ -1,19 +1,19 @@
 """Publishes a batch's files on a file system where renaming a directory is atomic.
 
-A batch has the directory `batch-<id>/`, a window of time `window-<id>/`, and each publication of it
-a number there, from 1:
+A batch has the directory `batch-<id>/`, a time window `window-<id>/`, and each publication of it a
+number there, starting at 1:
 
     publication-<n>/epoch-<epoch>.<attempt>/    the rows; readers see them
     publication-<n>/_taken                      keeps the number taken when the rows are gone
 
-Beside the table, where no pattern over the table's files looks, a batch has another directory,
+Beside the table, where patterns for the table's files do not match, a batch has another directory,
 `.<table>.pgque/batch-<id>/`:
 
     .writing-<epoch>.<attempt>_tasks/           what its tasks are writing
     .writing-<epoch>.<attempt>/                 what an attempt publishes of it
     .trash-<random>/                            rows that were replaced, or were never published
 
-An attempt publishes by the steps of `publication.py`. The state that it reads is the highest number
+An attempt publishes in the steps of `publication.py`. The state that it reads is the highest number
 n. Then it replaces:
 
 a. It renames the rows of publication n, if there are any, to `.trash-…`, out of the table.
@@ -22,17 +22,17 @@ b. It renames its directory `.writing-…` to `publication-<n+1>`, with the rows
 
 A number that was taken stays taken, because its directory is never removed or empty. So step b
 succeeds only for the first attempt that read n, as `publication.py` needs. Step a changes only what
-the attempt read before its last renewal, so a stale one cannot remove what a later one publishes.
-An attempt that publishes n+1 has done step a for n before. So readers see the rows of at most one
-publication, and never a part of one. They see none for a moment between the steps, or until the
-next attempt if the process dies there; the batch is not acked then.
+the attempt read before its last renewal, so a stale attempt cannot remove what a later one
+publishes. An attempt that publishes n+1 has done step a for n before. So readers see the rows of at
+most one publication, and never a part of one. They see no rows for a moment between the steps, or
+until the next attempt if the process dies there; then the batch is not acked.
 
-Files are synced to the disk before the steps, and names before the ack.
+Files are synced to disk before the steps, and names before the ack.
 
-An attempt sweeps only what attempts of lower epochs wrote. Spark and Hadoop recreate a directory
-that is removed while they write into it, so a swept attempt may end with a part of its files. It
-finds that its lease is gone, or else that `_taken` is, before it publishes. What is swept is first
-renamed to `.trash-<random>` in one step, so nobody can publish a directory that is half deleted.
+An attempt only sweeps what attempts of lower epochs wrote. Spark and Hadoop recreate a directory
+that is removed while they write to it, so a swept attempt may end with a part of its files. Before
+it publishes, it finds that its lease is gone, or that `_taken` is. Swept directories are first
+renamed to `.trash-<random>` in one step, so nobody can publish one that is half deleted.
 """
 
 import errno
@@ -64,19 +64,19 @@ _REFUSED = re.compile(
     "|Input/output error|Mkdirs failed to create [^ ]*"
 )
 _EXISTS = (errno.ENOTEMPTY, errno.EEXIST)
-# Else Spark writes INT96, which readers take for nanoseconds since 1970: too few for old dates.
+# Otherwise Spark writes INT96. Readers take it for nanoseconds since 1970, too few for old dates.
 _MICROSECONDS = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
 
 
 def publish_folder(
     location: Path, claim: ReadBatch, frame: DataFrame, check: Callable[[], None]
 ) -> Path:
-    """Stores a batch in place of what earlier attempts stored; returns the rows' directory.
+    """Stores a batch, replacing earlier attempts' rows; returns the rows' directory.
 
     `check` is called before each step a.
 
     Raises:
-        OSError: if the file system does not take it.
+        OSError: if the file system refuses it.
     """
     epoch = claim.lease.epoch
     kind = "window" if claim.is_window else "batch"
@@ -93,7 +93,7 @@ def publish_folder(
     except (LeaseLost, BatchNotOpen, InvalidArgument):
         raise
     except Exception as error:
-        # If a later attempt swept the files, this raises the error that says so.
+        # If a later attempt swept the files, this raises an error that says so.
         with suppress(ConnectionFailed):
             output.check_overtaken(claim)
         # Spark's own error about it is a page long.
@@ -107,7 +107,7 @@ def publish_folder(
 
 
 def beside(location: Path) -> Path:
-    """Returns the directory for what readers of the table must not see."""
+    """Returns the directory for files that readers of the table must not see."""
     # A link may lead to another file system.
     table = location.resolve()
     if os.path.ismount(table):
@@ -120,7 +120,7 @@ def beside(location: Path) -> Path:
 
 
 def write_rows(frame: DataFrame, rows: Path) -> None:
-    """Writes a DataFrame into a new directory, and has the disk keep it.
+    """Writes a DataFrame into a new directory, and syncs it to disk.
 
     Tasks write into another one, where the files of attempts that Spark did not accept are left.
     """
@@ -145,18 +145,18 @@ def write_rows(frame: DataFrame, rows: Path) -> None:
 
 @dataclass(frozen=True)
 class FolderState:
-    """The number of a batch's newest publication, or 0, and the attempt whose rows it still has."""
+    """Returns the number of a batch's newest publication, or 0, and the attempt with its rows."""
 
     number: int
     attempt: WriteAttempt | None
 
 
 class FolderOutput:
-    """What an attempt has written into a directory of its own.
+    """The rows that an attempt has written into its own directory.
 
     Args:
-        folder: of the batch.
-        aside: where no reader of the table looks, on the same file system.
+        folder: the folder of the batch.
+        aside: a folder on the same file system that readers of the table ignore.
         attempt: the attempt.
         check: called before anything is replaced.
     """
@@ -185,13 +185,13 @@ class FolderOutput:
         self._has_begun = True
 
     def end(self) -> None:
-        """Removes what was not published."""
+        """Removes rows that were not published."""
         shutil.rmtree(self.writing, ignore_errors=True)
-        with suppress(OSError):  # Not empty: another attempt works there.
+        with suppress(OSError):  # Not empty: another attempt is working there.
             self.aside.rmdir()
 
     def read(self) -> FolderState:
-        """Returns the highest number, and whose rows readers see under it."""
+        """Returns the highest number, and the attempt whose rows readers see under it."""
         found = (_PUBLICATION.fullmatch(path.name) for path in entries(self.folder))
         number = max((int(match[1]) for match in found if match), default=0)
         rows = [_ROWS.fullmatch(path.name) for path in self._publication(number)]
@@ -238,8 +238,8 @@ class FolderOutput:
         if not (self.writing / _TAKEN).exists():
             raise StorageFailed(
                 f"{self.writing} was removed before it was published",
-                "A later run of the same batch or window does so, and stores it. Else run it "
-                "again, and sweep only files that are older than an attempt takes.",
+                "A later run of the same batch or window does so, and stores it. Otherwise run it "
+                "again, and only sweep files that are older than any running attempt.",
             )
 
     def _discard_replaced(self, state: FolderState) -> None:
@@ -254,7 +254,7 @@ class FolderOutput:
 
 
 def sweep(aside: Path, epoch: int) -> None:
-    """Removes the files that nobody reads or publishes any more, as far as this is possible."""
+    """Removes the files that are no longer read or published, as far as possible."""
     with suppress(OSError):
         for path in entries(aside):
             written = _WRITING.fullmatch(path.name)
@@ -265,6 +265,6 @@ def sweep(aside: Path, epoch: int) -> None:
 
 
 def discard(path: Path, aside: Path) -> None:
-    """Renames a directory to one that is swept; somebody else may have done so already."""
+    """Renames a directory so that it is swept; another process may have done it already."""
     with suppress(FileNotFoundError):
         path.rename(aside / f".trash-{uuid.uuid4().hex}")

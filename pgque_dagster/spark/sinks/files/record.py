@@ -1,9 +1,9 @@
-"""What a directory of Parquet records of itself: whose batches it holds, and which columns.
+"""The records in a directory of Parquet: whose batches it holds, and which columns.
 
-The names in `<location>/_pgque/lineages/` are the incarnations whose batches are here; what stands
-in the files there is for people. Batches of one incarnation have other ids in another one, and an
-equal id may mean other events. Readers take the columns from any file of the table, so the first
-publication records them in `_pgque/schema/schema.json`. Readers skip `_pgque`.
+The names in `<location>/_pgque/lineages/` are the incarnations whose batches are here; the content
+of these files is for people. Another incarnation numbers its batches independently, so an equal id
+may mean other events. Readers take the columns from any file of the table, so the first publication
+records them in `_pgque/schema/schema.json`. Readers skip `_pgque`.
 """
 
 import json
@@ -14,27 +14,26 @@ from pathlib import Path
 
 from pyspark.sql.types import StructType
 
-from ....client import InvalidArgument, installation
-from ....client.session import Session
+from ....client import Client, InvalidArgument
 from ..modes import BATCH_ID
 from ..table_checks import check_fit, check_incarnation
 from .storage import sync
 
-# Spark warns of a root whose own name begins with an underscore, so that is its parent's.
+# Spark warns about a root whose own name begins with an underscore, so its parent is the root.
 _MARKS = "_pgque/lineages"
 _SCHEMA = "_pgque/schema"
 _OF_BATCHES = ("batch-", "window-", "united-", "vector-")
 
 
-def check_owner(location: Path, session: Session) -> None:
+def check_owner(location: Path, session: Client) -> None:
     """Marks a new location with the database's incarnation.
 
     Raises:
         InvalidArgument: if it holds batches that are not of this incarnation, is inside another
-            table, or another table inside it, or has the layout of an earlier version.
+            table, has another table inside it, or has the layout of an earlier version.
     """
     check_layout(location)
-    own = str(session.run(installation.incarnation()))
+    own = str(session.incarnation())
     if _is_new(location):
         now = datetime.now(UTC).isoformat(timespec="seconds")
         note = {"lineage": own, "database": session.database, "first_written_at": now}
@@ -50,7 +49,7 @@ def check_owner(location: Path, session: Session) -> None:
 
 
 def check_not_united(location: Path, batch_id: int) -> None:
-    """Refuses a batch whose rows a version up to 0.4.0 united with others, by `InvalidArgument`."""
+    """Raises `InvalidArgument` if a version up to 0.4.0 merged a batch's rows with others."""
     # Its compaction left "gathering" if it was killed.
     for united in (*location.glob("united-*"), *location.glob("gathering-*")):
         stored = [*united.rglob(f"batch-{batch_id}")]
@@ -70,19 +69,19 @@ def check_not_united(location: Path, batch_id: int) -> None:
 def of_shards(location: str) -> InvalidArgument:
     """Returns the error for the batches of several databases."""
     return InvalidArgument(
-        f"directory {location} of Parquet takes the batches of one database, not of several",
+        f"directory {location} of Parquet accepts the batches of one database, not of several",
         "Store them by DeltaSink, IcebergSink or PostgresSink; for assets, by their IO managers.",
     )
 
 
 def _is_new(location: Path) -> bool:
-    # Batches first: who is at the same location now marks it before it stores one.
+    # Batches first: a writer that is here at the same time marks the location before it stores one.
     has_batches = any(path.name.startswith(_OF_BATCHES) for path in entries(location))
     return not has_batches and not incarnations(location)
 
 
 def check_layout(location: Path) -> None:
-    """Refuses a table that a version up to 0.3.0 made, by `InvalidArgument`."""
+    """Raises `InvalidArgument` for a table that a version up to 0.3.0 made."""
     if any(location.glob(f"{BATCH_ID}=*")):
         raise InvalidArgument(
             f"{location} has the layout of an earlier version (batch_id=…)",
@@ -120,7 +119,7 @@ def recorded_columns(location: Path) -> StructType | None:
 
 
 def check_columns(location: Path, columns: StructType, *, record: bool = False) -> None:
-    """Refuses columns, without `batch_id`, that readers of the table would not see as they are.
+    """Refuses columns, without `batch_id`, that readers of the table would see differently.
 
     `record` records them if the table has none.
 
@@ -133,12 +132,12 @@ def check_columns(location: Path, columns: StructType, *, record: bool = False) 
 
 
 def entries(folder: Path) -> list[Path]:
-    """Returns what is in a directory; nothing if there is none."""
+    """Returns the content of a directory; empty if the directory does not exist."""
     return list(folder.iterdir()) if folder.is_dir() else []
 
 
 def visible(folder: Path) -> list[Path]:
-    """Returns what readers of a directory look at."""
+    """Returns the entries of a directory that readers look at."""
     return [path for path in entries(folder) if not path.name.startswith(("_", "."))]
 
 

@@ -9,12 +9,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from ....client import InvalidArgument
-from ....client.vector import Vector
-from ....client.window import ShardedWindow
 from ...batch import SparkBatch
 from ...cluster.lost_lease import cancelled_without_lease
 from ..modes import BATCH_ID, check_directory
-from ..publication import BatchIdentity
 from .data_files import with_batch_id
 from .file_reader import ListedFile, read_table_files
 from .folders import publish_folder
@@ -35,19 +32,19 @@ class ParquetSink:
     If the batch is acked after `write` returned:
 
     - Readers see the rows of one attempt at a batch, or none.
-    - A driver or executor is killed **while writing**: readers see the batch as it was before. The
-      next attempt removes what the killed one left.
-    - Killed **after writing, before the ack**: the next attempt replaces the rows.
-    - Killed **after the ack**: the batch is stored, and is not delivered again.
-    - **Stopped for any time, and continued** after another attempt took the batch over: `write` or
-      the ack fails, and the rows of the other attempt stay unchanged. `publication.py` says why.
+    - If a driver or executor is killed **while writing**, readers see the batch as it was before.
+      The next attempt removes what the killed one left.
+    - If it is killed **after writing, before the ack**, the next attempt replaces the rows.
+    - If it is killed **after the ack**, the batch is stored, and is not delivered again.
+    - If it is **stopped for any time, and continues** after another attempt took the batch over,
+      `write` or the ack fails, and the other attempt's rows stay. `publication.py` says why.
 
     All files below the directory are one table, with the column `batch_id` (`folders.py` has the
     layout). While a batch that was not acked is replaced, readers do not see it for a moment. The
     rows of an attempt that was not acked remain if no later attempt stores the batch: if it becomes
-    dead letters, if its consumer is unregistered, or if a subconsumer takes it over by a dead
-    interval, under a new batch id. In an object store, for many small batches, which `maintain`
-    unites there, and for the batches of several databases, use `DeltaSink` or `IcebergSink`.
+    dead letters, if its consumer is unregistered, or if a subconsumer takes it over under a new
+    batch id after a dead interval. For object stores, for many small batches, which `maintain`
+    compacts there, and for several databases, use `DeltaSink` or `IcebergSink`.
 
     A location belongs to one incarnation. Another installation, a copy of the database, a restored
     database and a promoted standby number their batches independently, so their writes are refused.
@@ -60,7 +57,7 @@ class ParquetSink:
         location: the directory.
 
     Raises:
-        InvalidArgument: if it is the URL of something else than a directory.
+        InvalidArgument: if it is a URL, but not of a directory.
     """
 
     def __init__(self, location: str | Path) -> None:
@@ -84,19 +81,19 @@ class ParquetSink:
             The directory of the rows.
 
         Raises:
-            InvalidArgument: if the batch is of several databases, if the location has batches of
-                another or an unknown incarnation, or is inside another table, if this claim wrote
-                the batch before, or if the table has other columns, or one of them cannot be held.
+            InvalidArgument: if the batch has several databases; if the location has batches of
+                another or an unknown incarnation, or is inside another table; if this claim wrote
+                the batch before; or if the table has other columns, or cannot hold a column.
             LeaseLost: if another owner took the batch over; this attempt stores nothing.
-            BatchNotOpen: if the batch was acked meanwhile.
+            BatchNotOpen: if the batch was acked in between.
             StorageFailed: if the files cannot be read or written. The batch stays open.
         """
         with_batch_id(frame.schema)
         claim = batch.claim
-        if isinstance(claim, Vector | ShardedWindow):
+        if claim.shards:
             raise of_shards(self.location)
         with (
-            written_for(self.name, BatchIdentity.of(claim)),
+            written_for(self.name, claim),
             self._storage.errors("cannot be written"),
             cancelled_without_lease(batch.spark, claim),
         ):
@@ -116,7 +113,7 @@ class ParquetSink:
             batches: only batches with these ids.
 
         Raises:
-            InvalidArgument: if there is no table.
+            InvalidArgument: if the table does not exist.
         """
         directory = Path(self.location)
         check_layout(directory)
@@ -129,7 +126,7 @@ class ParquetSink:
         if batches is None:
             return read_table_files(spark, self._storage, files, schema)
         names = {f"{kind}-{each}" for kind in ("batch", "window") for each in batches}
-        # These have many batches. Versions up to 0.4.0 made them.
+        # Tables made by versions up to 0.4.0 have many batches in such directories.
         of_many = ("united-", "gathering-", "vector-")
         files = [
             file

@@ -1,4 +1,4 @@
-"""Where a sink stores files: a directory, or a URL of an object store.
+"""The place where a sink stores files: a directory, or a URL of an object store.
 
 obstore opens URLs without a jar, with the same options as Delta's library.
 """
@@ -6,6 +6,7 @@ obstore opens URLs without a jar, with the same options as Delta's library.
 import errno
 import os
 import re
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,23 +20,23 @@ import pyarrow as pa
 from ....client.errors import InvalidArgument, PgqueError, passes
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
-# What obstore opens. The schemes of one store are interchangeable, except for Iceberg.
+# The schemes that obstore opens. Those of one store are interchangeable, except for Iceberg.
 _SCHEMES = frozenset(("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss"))
-# Options of the HTTP client; obstore takes them apart from those of the store.
+# Options of the HTTP client; obstore takes them separately from the store's options.
 _CLIENT_OPTIONS = """
 allow_http allow_invalid_certificates connect_timeout proxy_url timeout user_agent
 """
-# So that a store which is away is an error within a minute.
+# So that an unreachable store causes an error within a minute.
 _RETRIES = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 _BUFFER_BYTES = 2**20
 _SHORTEST_SECRET = 6
 _LONGEST_TEXT = 500
-# What stores say of credentials and rights.
+# Words of stores about credentials and rights.
 _REFUSED = re.compile(
     r"\b40[13]\b|Access ?Denied|ACCESS_DENIED|SignatureDoesNotMatch|InvalidAccessKeyId|Forbidden"
     r"|Unauthorized|necessary privileges"
 )
-# What libraries with one error for all that can happen say of a store that is away or throttles.
+# Words of libraries, which have one error class, about a store that is unreachable or throttles.
 _AWAY = re.compile(
     r"Generic \w+ error|error sending request|Connection ?(?:refused|reset|aborted)|timed? ?out"
     r"|SlowDown|\b(?:429|50[0234])\b|ServiceUnavailable|ServerError|No space left"
@@ -44,11 +45,15 @@ _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class StorageFailed(PgqueError):
-    """A file could not be read or written: no access, no space, or the store is away."""
+    """A file could not be read or written: no access, no space, or the store is unreachable."""
 
     def __init__(self, message: str, hint: str = "", *, passing: bool = True) -> None:
         super().__init__(message, hint)
         self.passing = passing
+
+
+class Unreadable(StorageFailed):
+    """A file is not there, or is damaged."""
 
 
 class ExtraMissing(PgqueError):
@@ -57,7 +62,7 @@ class ExtraMissing(PgqueError):
 
 @contextmanager
 def written_for(table: str, batch: object) -> Iterator[None]:
-    """Names table and batch in an error about their files."""
+    """Adds the table and the batch to an error about their files."""
     try:
         yield
     except StorageFailed as error:
@@ -67,7 +72,7 @@ def written_for(table: str, batch: object) -> Iterator[None]:
 
 @contextmanager
 def needing_extra(extra: str) -> Iterator[None]:
-    """Says which extra of this package has the module that the block cannot import."""
+    """Names the extra of this package for a module that the block cannot import."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -90,8 +95,8 @@ class Storage:
 
     Attributes:
         location: a path, or a URL such as `s3://bucket/folder`.
-        options: as obstore and Delta's library name them, such as `aws_access_key_id`. What is not
-            given here comes from the environment of each process, such as AWS_ACCESS_KEY_ID.
+        options: as named by obstore and Delta's library, such as `aws_access_key_id`. Other options
+            come from the environment of each process, such as AWS_ACCESS_KEY_ID.
     """
 
     location: str
@@ -102,7 +107,7 @@ class Storage:
         """Returns the storage of a location.
 
         Raises:
-            InvalidArgument: if nothing here can open the URL, or a directory has options.
+            InvalidArgument: if the URL cannot be opened, or a directory has options.
         """
         text = str(location).rstrip("/") or "/"
         found = _URL.match(text)
@@ -132,7 +137,7 @@ class Storage:
 
     @property
     def is_url(self) -> bool:
-        """Says whether the location is a URL."""
+        """Whether the location is a URL."""
         return _URL.match(self.location) is not None
 
     def store(self) -> Any:
@@ -152,7 +157,7 @@ class Storage:
 
     @property
     def is_plain_http(self) -> bool:
-        """Says whether the endpoint is one without TLS, as servers for tests are."""
+        """Whether the endpoint has no TLS, as test servers do."""
         given = {key.lower().removeprefix("aws_"): value for key, value in self.options.items()}
         endpoint = given.get("endpoint_url") or given.get("endpoint")
         endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT")
@@ -169,7 +174,7 @@ class Storage:
             if self.is_url:
                 upload = object_stores().open_writer(self.store(), path)
                 yield pa.PythonFile(_Open(upload), mode="w")
-                # Not after a failure: closing stores what was written so far.
+                # Not after a failure, because closing stores what has been written so far.
                 upload.close()
                 return
             new = Path(self.location, path)
@@ -184,26 +189,61 @@ class Storage:
                 new.unlink(missing_ok=True)
                 raise
 
-    def list(self, folder: str) -> Iterator[tuple[str, datetime]]:
+    def create_new(self, path: str, content: bytes) -> bool:
+        """Creates a file with its content in one atomic step. Returns False if another exists.
+
+        A request that is repeated may find the file that it created, so no two contents may be
+        the same.
+
+        Raises:
+            StorageFailed: if it cannot be written.
+        """
+        with self.errors("cannot be written"):
+            if self.is_url:
+                try:
+                    object_stores().put(self.store(), path, content, mode="create")
+                except object_stores().exceptions.AlreadyExistsError:
+                    return self.read(path) == content
+                return True
+            draft = f"{path.rpartition('/')[0]}/_{uuid.uuid4().hex}.tmp"
+            with self.create(draft) as file:
+                file.write(content)
+            try:
+                os.link(Path(self.location, draft), Path(self.location, path))
+            except FileExistsError:
+                return self.read(path) == content
+            finally:
+                Path(self.location, draft).unlink(missing_ok=True)
+            sync(Path(self.location, path).parent)
+            return True
+
+    def list(self, folder: str, after: str = "") -> Iterator[tuple[str, datetime]]:
         """Yields the path, relative to the location, and the time of each file in a folder.
+
+        Args:
+            folder: the folder.
+            after: only paths that come after this one.
 
         Raises:
             StorageFailed: if they cannot be listed.
         """
         with self.errors("cannot be read"):
             if self.is_url:
-                for found in object_stores().list(self.store(), folder, chunk_size=1000):
+                listed = object_stores().list(
+                    self.store(), folder, offset=after or None, chunk_size=1000
+                )
+                for found in listed:
                     yield from ((each["path"], each["last_modified"]) for each in found)
                 return
             for path in Path(self.location, folder).rglob("*"):
-                # Somebody may remove files meanwhile.
+                name = str(path.relative_to(self.location))
+                # Other processes may remove files at the same time.
                 with suppress(FileNotFoundError):
-                    if path.is_file():
-                        at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-                        yield str(path.relative_to(self.location)), at
+                    if name > after and path.is_file():
+                        yield name, datetime.fromtimestamp(path.stat().st_mtime, UTC)
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Removes files, as far as they exist.
+        """Removes files if they exist.
 
         Raises:
             StorageFailed: if they cannot be removed.
@@ -217,7 +257,7 @@ class Storage:
                 object_stores().delete(self.store(), listed)
 
     def read(self, path: str) -> bytes | None:
-        """Returns the content of a file; None if there is no file.
+        """Returns the content of a file; None if the file does not exist.
 
         Raises:
             StorageFailed: if it cannot be read.
@@ -229,7 +269,7 @@ class Storage:
         return None
 
     def source(self, path: str) -> Any:
-        """Returns what Arrow reads a file from: its path, or an object of which it reads parts.
+        """Returns a file in the form that Arrow reads: its path, or an object to read in parts.
 
         Raises:
             StorageFailed: if an object cannot be read.
@@ -244,7 +284,7 @@ class Storage:
         """Raises `StorageFailed`, without secrets, for an error of the file system or the store.
 
         Args:
-            what: what the error says of the location, such as "cannot be written".
+            what: what the error says about the location, such as "cannot be written".
         """
         try:
             yield
@@ -254,10 +294,11 @@ class Storage:
             if not _is_of_storage(error):
                 raise
             told = self.without_secrets(error)
-            raise StorageFailed(f"{_shown(self.location)} {what}: {told}", way_out(told)) from None
+            kind = Unreadable if isinstance(error, FileNotFoundError) else StorageFailed
+            raise kind(f"{_shown(self.location)} {what}: {told}", way_out(told)) from None
 
     def without_secrets(self, error: BaseException) -> str:
-        """Returns the text of an error in one line, without values of options."""
+        """Returns the text of an error on one line, without values of options."""
         text = _COLORS.sub("", str(error)).partition("Debug source:")[0]
         text = re.sub(r"(https?://[^\s?\"']*)\?[^\s\"')]*", r"\1", text)
         for value in self.options.values():
@@ -266,7 +307,7 @@ class Storage:
         return " ".join(text.split())[:_LONGEST_TEXT] or type(error).__name__
 
     def delta_options(self) -> dict[str, str]:
-        """Returns the options as Delta's library takes them."""
+        """Returns the options in the form that Delta's library takes."""
         if not self.is_url:
             return {}
         plain_http = {"aws_allow_http": "true"} if self.is_plain_http else {}
@@ -275,7 +316,7 @@ class Storage:
 
 
 class _Open:
-    """A file of an object store with what Arrow asks of files; it is not closed by Arrow."""
+    """A file of an object store, as Arrow needs it; Arrow does not close it."""
 
     closed = False
 
@@ -285,12 +326,16 @@ class _Open:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
 
+    def write(self, content: Any) -> Any:
+        """Writes the content of a buffer, whose kind of bytes obstore may not know."""
+        return self._file.write(memoryview(content).cast("B"))
+
     def close(self) -> None:
         """Does nothing."""
 
 
 def sync(*paths: Path) -> None:
-    """Has the disk keep the content of files and the names in directories, as far as they open."""
+    """Syncs the content of files and the names in directories to disk, if they can be opened."""
     for path in paths:
         with suppress(PermissionError):
             descriptor = os.open(path, os.O_RDONLY)
@@ -305,7 +350,7 @@ def sync(*paths: Path) -> None:
 
 
 def is_away(error: Exception, told: str) -> bool:
-    """Whether an error of a library is one of the store, and not of what is stored.
+    """Returns whether a library's error is about the store, not about what is stored.
 
     Args:
         error: the error.
@@ -328,11 +373,11 @@ def way_out(told: str) -> str:
 
 
 def _is_of_storage(error: Exception) -> bool:
-    # A connection that ends is that to Spark's JVM: obstore has errors of its own.
+    # A connection that ends is the one to Spark's JVM: obstore has its own errors.
     is_of_files = isinstance(error, OSError) and not isinstance(error, ConnectionError)
     return is_of_files or type(error).__module__.startswith("obstore")
 
 
 def _shown(location: str) -> str:
-    """A location without what may be a password in it."""
+    """Returns a location without a possible password in it."""
     return re.sub(r"//[^/@]*:[^/@]*@", "//***@", location.partition("?")[0])

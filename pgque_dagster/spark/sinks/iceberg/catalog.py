@@ -16,7 +16,7 @@ from ....client.errors import InvalidArgument, PermissionDenied
 from ..files.storage import Storage
 
 CATALOG = "pgque"
-# Names of options of obstore, and what pyiceberg calls them.
+# obstore's names of options, and pyiceberg's.
 _S3 = {
     "access_key_id": "s3.access-key-id",
     "secret_access_key": "s3.secret-access-key",
@@ -31,7 +31,7 @@ _S3 = {
 def open_catalog(
     url: str, schema: str, properties: Mapping[str, str], storage: Storage
 ) -> Iterator[Catalog]:
-    """Opens the catalog in a schema of the queue's database, or another one by its properties."""
+    """Opens the catalog in a schema of the queue's database, or another one given by properties."""
     of_files = _file_properties(storage)
     if properties:
         catalog = load_catalog(**{"name": CATALOG, **of_files, **properties})
@@ -50,14 +50,14 @@ def open_catalog(
 
 
 def _file_properties(storage: Storage) -> dict[str, str]:
-    """Returns what pyiceberg needs to access the storage."""
+    """Returns the properties with which pyiceberg accesses the storage."""
     given = {key.lower().removeprefix("aws_"): value for key, value in storage.options.items()}
-    # Older libraries of AWS, which Arrow may have, do not know this variable.
+    # Older AWS libraries, which Arrow may contain, do not know this variable.
     endpoint = os.environ.get("AWS_ENDPOINT_URL")
     if endpoint and "endpoint_url" not in given:
         given["endpoint_url"] = endpoint
     own = {_S3[key]: value for key, value in given.items() if key in _S3}
-    # Names with a dot are pyiceberg's own, such as gcs.oauth2.token.
+    # Names with a dot belong to pyiceberg, such as gcs.oauth2.token.
     return {**own, **{key: value for key, value in storage.options.items() if "." in key}}
 
 
@@ -72,7 +72,7 @@ def _create_schema(url: str, schema: str) -> None:
     """Creates the schema of the catalog's tables, or says which rights are missing."""
     if not schema.isidentifier() or schema != schema.lower():
         raise InvalidArgument(
-            f"{schema!r} is no name for the schema of a catalog",
+            f"{schema!r} is not a name for the schema of a catalog",
             "Use lower-case letters, digits and underscores.",
         )
     name = sql.Identifier(schema)
@@ -83,7 +83,7 @@ def _create_schema(url: str, schema: str) -> None:
         ).fetchone() == (True,)
         try:
             if not exists:
-                # IF NOT EXISTS is no guard against another run that creates it now.
+                # IF NOT EXISTS does not help if another run creates it at this moment.
                 with suppress(psycopg.errors.UniqueViolation):
                     connection.execute(sql.SQL("create schema if not exists {}").format(name))
             may_use = connection.execute(

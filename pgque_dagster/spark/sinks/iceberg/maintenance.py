@@ -1,156 +1,114 @@
-"""Unites small files of an Iceberg table, and removes those that nobody can publish any more.
-
-Rows are copied into larger files, which nobody reads yet. Then one commit replaces the small files
-by them. Like every commit, it demands that the snapshot that was read is still the newest one. If
-it is not, it is repeated on the newest one without copying again, as long as all of the small files
-are there: files never change. If one of them was replaced meanwhile, such as by another attempt at
-its batch, the copies are removed.
-
-So readers see each row once, and so do later attempts at a batch: they find the rows of earlier
-ones by the column `batch_id`, wherever they are.
+"""Compacts files of an Iceberg table, and finds files that can no longer be published.
 
 The name of a file has its batch and the epoch of its claim. A file is kept if the batch is open and
-nobody claimed it later: its attempt may still work, or be stopped, and publish it. It is kept if a
-snapshot refers to it that the table still has. What remains are files of attempts that were killed
-or lost their lease, and of attempts that were replaced and whose snapshots expired. Windows of time
-and compactions have no lease, so only their age protects the files of an attempt at one.
+has no later claim: its attempt may still work, or be suspended, and publish it. It is kept if a
+snapshot refers to it that the table still has. The other files belong to attempts that were killed
+or lost their lease, or that were replaced and whose snapshots expired. Time windows and compactions
+have no lease, so only their age protects the files of a running attempt.
 """
 
-import re
-import uuid
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile as Entry
-from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table import FileScanTask, Table
+from pyiceberg.table.snapshots import Operation, Snapshot
+from pyroaring import BitMap64
 
-from ....client import BatchNotOpen, Client, InvalidArgument
-from ..files.data_files import DataFile, stored_schema, write_rows
-from ..files.file_reader import fitted
+from ....client import BatchNotOpen, Client
+from ..compaction import COMPACTED, CompactedTable, LiveFile, not_compacted
+from ..files.copy_files import kept_files
+from ..files.data_files import DataFile
 from ..files.storage import Storage
-from ..modes import TARGET_FILE_BYTES
-from ..tables import FOLDER, WRITTEN
-from .output import (
-    RECORD,
-    entries_of,
-    for_one_commit,
+from ..table_output import FOLDER, WRITTEN
+from .commit import RECORD, entries_of, last_change, properties_with, summary_of
+from .deletes import unneeded, write_positions
+from .snapshot import commit_snapshot
+from .table_files import (
     foreign_types,
     path_in,
+    planned,
+    root_of,
+    searched,
     spark_columns,
-    summary_of,
     why_unreadable,
 )
 
-# The names of copies.
-COMPACTED = re.compile(rf"{FOLDER}/compacted-[0-9a-f]{{32}}/part-[0-9a-f]{{32}}\.parquet")
-# Files of at least this size stay.
-_LARGE_BYTES = TARGET_FILE_BYTES // 2
-# How many snapshots stay.
+# How many snapshots are kept.
 _SNAPSHOTS = 1_000
-# Sweeps remove copies that nobody published, if they are at least a day old.
-_LONGEST = timedelta(hours=12)
 
 
-def compact(table: Table, name: str, storage: Storage) -> tuple[int, int]:
-    """Unites small files. Returns how many were replaced, and by how many.
+class IcebergFiles(CompactedTable):
+    """A table, with its name for errors, whose files are compacted."""
 
-    Raises:
-        InvalidArgument: if other engines wrote what is not understood here.
-        StorageFailed: if files cannot be read or written.
+    conflict = CommitFailedException
+
+    def __init__(self, table: Table, name: str, storage: Storage) -> None:
+        super().__init__(storage, spark_columns(table), table.schema().as_arrow())
+        self._table, self._name = table, name
+        self._tasks: list[FileScanTask] = []
+
+    def read(self) -> list[LiveFile]:
+        """Loads the newest state of the table. Returns its files."""
+        table = self._table.refresh()
+        self._tasks = tasks = planned(table)
+        problem = why_unreadable(table, tasks) or ", ".join(foreign_types(table))
+        if problem or table.spec().fields:
+            raise not_compacted(self._name, problem or "partitions")
+        deleted = (sum(file.record_count for file in task.delete_files) for task in tasks)
+        return [
+            LiveFile(file.path, file.size, file.deleted, task.file.record_count, count)
+            for task, file, count in zip(tasks, searched(table, tasks), deleted, strict=True)
+        ]
+
+    def replace(self, paths: Iterable[str], copy: Sequence[DataFile], deleted: BitMap64) -> None:
+        """Commits a copy in place of files, if the state that was read is still the newest."""
+        table, root = self._table, root_of(self._table)
+        added, gone = list(entries_of(table.metadata, copy)), {root + path for path in paths}
+        if deleted:
+            path, folder = added[0].file_path, copy[0].path.rpartition("/")[0]
+            spec_id = table.metadata.default_spec_id
+            added.append(write_positions(self.storage, root, folder, path, deleted, spec_id))
+        _commit_same_rows(table, added, gone | unneeded(self._tasks, gone))
+
+
+def _keep_record(table: Table) -> None:
+    """Gives the newest snapshot the record of the last one that changed rows, which may expire.
+
+    It lacks the record after another engine's compaction.
     """
-    began = datetime.now(UTC)
-    tasks = list(table.scan().plan_files())
-    small = [task.file for task in tasks if task.file.file_size_in_bytes < _LARGE_BYTES]
-    problem = why_unreadable(table, tasks) or ", ".join(foreign_types(table))
-    if table.spec().fields:
-        problem = "partitions"
-    if problem:
-        raise InvalidArgument(
-            f"{name} has {problem}, so its files are not united here",
-            "Unite them by an engine that knows this, such as Spark with the jar of Iceberg.",
-        )
-    replaced = by = 0
-    for group in _groups(small):
-        copies = _copied(table, group, storage)
-        if _replace(table, group, copies, began):
-            replaced, by = replaced + len(group), by + len(copies)
-        else:
-            storage.remove(copy.path for copy in copies)
-    return replaced, by
+    newest = table.current_snapshot()
+    if newest and RECORD not in summary_of(newest) and last_change(table)[1]:
+        # After a conflict, the newest snapshot is another one.
+        with suppress(CommitFailedException):
+            _commit_same_rows(table)
 
 
-def _groups(files: Sequence[Entry]) -> Iterator[list[Entry]]:
-    """Yields files that become one, each time."""
-    group: list[Entry] = []
-    size = 0
-    for file in files:
-        group.append(file)
-        size += file.file_size_in_bytes
-        if size >= TARGET_FILE_BYTES:
-            yield group
-            group, size = [], 0
-    if len(group) > 1:
-        yield group
-
-
-def _copied(table: Table, files: Sequence[Entry], storage: Storage) -> list[DataFile]:
-    schema, target = spark_columns(table), stored_schema(table.schema().as_arrow())
-
-    def rows() -> Iterator[pa.RecordBatch]:
-        for file in files:
-            for batch in pq.ParquetFile(
-                storage.source(path_in(table, file.file_path))
-            ).iter_batches():
-                yield from fitted(batch, target)
-
-    return write_rows(rows(), storage, f"{FOLDER}/compacted-{uuid.uuid4().hex}", schema)
-
-
-def _replace(
-    table: Table, files: Sequence[Entry], copies: Sequence[DataFile], began: datetime
-) -> bool:
-    """Replaces files by copies of their rows. Returns False if one of them is gone."""
-    while True:
-        for_one_commit(table.refresh())
-        live = {
-            task.file.file_path: task.file
-            for task in table.scan().plan_files()
-            if not task.delete_files
-        }
-        if not live.keys() >= {file.file_path for file in files} or (
-            datetime.now(UTC) - began > _LONGEST
-        ):
-            return False
-        change, newest = table.transaction(), table.current_snapshot()
-        kept = summary_of(newest) if newest else {}
-        record = {key: value for key, value in kept.items() if key == RECORD}
-        with change.update_snapshot(snapshot_properties=record).overwrite() as overwrite:
-            for file in files:
-                overwrite.delete_data_file(live[file.file_path])
-            for copy in entries_of(change, table.location(), copies):
-                overwrite.append_data_file(copy)
-        # Leaves out manifests of files that are gone, and merges the others.
-        with change.update_snapshot(snapshot_properties=record).merge_append():
-            pass
-        try:
-            change.commit_transaction()
-        except CommitFailedException:
-            continue
-        return True
+def _commit_same_rows(
+    table: Table, added: Sequence[Entry] = (), gone: Collection[str] = ()
+) -> None:
+    """Commits a snapshot that changes no row, with the record of the last one that did."""
+    (_, record), wanted = last_change(table), table.metadata
+    summary = {"operation": Operation.REPLACE.value}
+    if record is not None:
+        properties = {**wanted.properties, **properties_with(record, wanted)}
+        wanted = wanted.model_copy(update={"properties": properties})
+        summary[RECORD] = json.dumps(record)
+    commit_snapshot(table, wanted, added=added, gone=gone, summary=summary)
 
 
 def expire(table: Table, storage: Storage, retention: timedelta) -> None:
-    """Forgets old snapshots, and those before the newest 1,000, with the files that describe them.
+    """Expires old snapshots, and all but the newest 1,000, with the files that describe them.
 
-    Each batch adds a snapshot, and each commit reads and writes the list of all.
+    Each batch adds a snapshot, and each commit reads and writes the list of snapshots.
     """
+    _keep_record(table)
     while True:
-        snapshots = table.snapshots()
+        snapshots = table.refresh().snapshots()
         before = datetime.now(UTC) - retention
         if len(snapshots) > _SNAPSHOTS:
             first = snapshots[-_SNAPSHOTS].timestamp_ms / 1000
@@ -168,10 +126,9 @@ def expire(table: Table, storage: Storage, retention: timedelta) -> None:
         try:
             table.maintenance.expire_snapshots().older_than(before).commit()
         except CommitFailedException:
-            # A batch was committed meanwhile.
-            table.refresh()
+            # A batch was committed in between.
             continue
-        # A commit under way can only refer to what describes the newest snapshot.
+        # A commit in progress can only refer to files that describe the newest snapshot.
         described -= _descriptions(table, table.refresh().snapshots())
         storage.remove(
             path_in(table, path)
@@ -193,17 +150,20 @@ def _descriptions(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
 
 
 def old_files(storage: Storage, older_than: timedelta) -> list[str]:
-    """Returns the files that attempts wrote into the location of a table, and that are older."""
+    """Returns the files that attempts wrote to the table's location, and that are older."""
     written_before = datetime.now(UTC) - older_than
-    return [
+    copied, records = kept_files(storage, older_than)
+    return records + [
         path
         for path, written_at in storage.list(FOLDER)
-        if (WRITTEN.fullmatch(path) or COMPACTED.fullmatch(path)) and written_at < written_before
+        if (WRITTEN.fullmatch(path) or COMPACTED.fullmatch(path))
+        and written_at < written_before
+        and path not in copied
     ]
 
 
 def of_dead_attempts(client: Client, paths: Iterable[str]) -> list[str]:
-    """Returns the files whose attempts cannot publish: their epoch is not the newest any more."""
+    """Returns the files whose attempts can no longer publish: their epoch is not the newest."""
     newest_epoch = cache(partial(_newest_epoch, client))
     dead = []
     for path in paths:
@@ -230,7 +190,7 @@ def unreferenced(table: Table, paths: Iterable[str]) -> list[str]:
 
 
 def _newest_epoch(client: Client, batch_id: int) -> int | None:
-    """Returns the epoch of the last claim, which alone may still publish; None if it has ended."""
+    """Returns the epoch of the last claim, the only one that can publish; None if it has ended."""
     try:
         info = client.batch_info(batch_id)
     except BatchNotOpen:

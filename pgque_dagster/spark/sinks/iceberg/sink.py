@@ -12,35 +12,28 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from ....client import Client, InvalidArgument
-from ....client.sharded import ShardedClaim
-from ....client.vector import Vector
+from ....client.read_batch import ReadBatch
+from ....client.sharded_claim import SHARDS
 from ...batch import SparkBatch, attempt_of
+from ..compaction import compact
 from ..files.file_reader import read_table_files
 from ..files.storage import Storage
+from ..members import INCARNATION, Stored, newest_in
 from ..modes import Maintained, SchemaEvolution, check_retention
-from ..publication import SHARDS, BatchIdentity
 from ..table_checks import check_incarnation
 from ..tables import TableSink
-from ..vector_tables import INCARNATION
-from ..vectors import Stored, newest_in
 from .catalog import file_options, open_catalog
-from .maintenance import compact, expire, of_dead_attempts, old_files, unreferenced
-from .output import (
-    IcebergOutput,
-    listed,
-    spark_columns,
-    storage_of,
-    vectors_in,
-    why_unreadable,
-)
+from .commit import IcebergOutput, attempts_in, vectors_in
+from .maintenance import IcebergFiles, expire, of_dead_attempts, old_files, unreferenced
+from .table_files import planned, searched, spark_columns, storage_of, why_unreadable
 
 
 class IcebergSink(TableSink):
     """An Iceberg table, with the column `batch_id`.
 
-    Spark's tasks write Parquet files, and the driver adds them to the table by one commit, which
-    fails for an attempt that lost its lease. `publication.py` has the proof. Readers see a batch
-    whole or not at all. Another attempt at the batch replaces its rows in the same commit.
+    Spark's tasks write Parquet files, and the driver adds them to the table in one commit, which
+    fails for an attempt that lost its lease. `publication.py` has the proof. Readers see all of a
+    batch or nothing of it. Another attempt at the batch replaces its rows in the same commit.
 
     By default the catalog is in the queue's own database, in the schema `catalog_schema`. The role
     needs CREATE in the database to create this schema, or USAGE and CREATE in a schema that exists.
@@ -55,7 +48,7 @@ class IcebergSink(TableSink):
         warehouse: where new tables are created: a directory that driver and executors share, or a
             URL such as `s3://bucket/warehouse`. Each new table gets a folder of its own, such as
             `sales/revenue-4f0c…`, so databases may share a warehouse.
-        catalog: properties of another catalog, as pyiceberg takes them, such as
+        catalog: properties of another catalog, in pyiceberg's form, such as
             `{"type": "rest", "uri": "https://…"}`.
         catalog_schema: the schema of the catalog in the queue's own database.
         catalog_url: another database that has the catalog. A queue over several databases needs
@@ -63,15 +56,15 @@ class IcebergSink(TableSink):
         schema_evolution: `fail` refuses a DataFrame with other columns than the table; with
             `add_columns`, the table gets columns that it lacks, and columns that the DataFrame
             lacks are null.
-        storage_options: credentials and the like for a URL, such as `aws_access_key_id`. By
+        storage_options: credentials and other options for a URL, such as `aws_access_key_id`. By
             default, each process takes them from its environment, such as AWS_ACCESS_KEY_ID.
 
     Attributes:
         table: its name with its namespace.
 
     Raises:
-        InvalidArgument: if the table's name has no namespace, or if nothing here can open the URL
-            or the path.
+        InvalidArgument: if the table's name has no namespace, or if the URL or the path cannot be
+            opened.
     """
 
     not_found = NoSuchTableError
@@ -90,7 +83,7 @@ class IcebergSink(TableSink):
     ) -> None:
         if len(table.split(".")) < 2 or not all(table.split(".")):
             raise InvalidArgument(
-                f"{table!r} is no name of an Iceberg table",
+                f"{table!r} is not a name of an Iceberg table",
                 "Give it a namespace, such as sales.revenue.",
             )
         super().__init__(Storage.of(warehouse, storage_options), schema_evolution)
@@ -120,15 +113,14 @@ class IcebergSink(TableSink):
     def catalog_for(self, batch: SparkBatch) -> Iterator[Catalog]:
         """Opens the catalog for the block, in which a batch is stored."""
         with ExitStack() as stack:
-            with self.errors(BatchIdentity.of(batch.claim)):
-                sharded = isinstance(batch.claim, ShardedClaim)
-                url = None if sharded else attempt_of(batch).url
+            with self.errors(batch.claim):
+                url = None if batch.claim.shards else attempt_of(batch).url
                 catalog = stack.enter_context(self.open(url))
             yield catalog
 
     @property
     def records(self) -> Storage:
-        """Where vectors record what failed in them: beside the tables, in the warehouse."""
+        """The place where vectors record their failures: beside the tables, in the warehouse."""
         return Storage.of(self.storage.location, file_options(self.storage))
 
     @contextmanager
@@ -146,9 +138,14 @@ class IcebergSink(TableSink):
         properties = f"{{'{key}': '{incarnation}'}}"
         return f"with table.transaction() as change: change.set_properties({properties})."
 
-    def vectors_in(self, table: Table, claim: Vector) -> dict[str, Stored]:
-        """Returns which vectors have members of a vector, by shard, in a state of the table."""
-        return newest_in(self.name, claim, vectors_in(table))
+    def epochs_of(self, table: Table, claim: ReadBatch) -> Mapping[str, Stored]:
+        """Returns which attempts have stored members of a claim in a state of the table."""
+        if claim.is_final:
+            # A property is kept when the snapshot expires.
+            return newest_in(self.name, claim, vectors_in(table))
+        mine = (x.epoch for _, record, x in attempts_in(table) if record == claim.record)
+        newest = next(mine, None)
+        return {} if newest is None else {"": newest}
 
     def read(self, spark: SparkSession, url: str, version: int | None = None) -> DataFrame:
         """Returns a snapshot of the table, which executors read in parallel.
@@ -159,29 +156,29 @@ class IcebergSink(TableSink):
             version: the snapshot's id; None for the newest.
 
         Raises:
-            InvalidArgument: if there is no table, or it needs another reader.
+            InvalidArgument: if the table does not exist, or needs another reader.
         """
         with self.opened(url) as table:
-            tasks = list(table.scan(snapshot_id=version).plan_files())
+            tasks = planned(table, version)
         if problem := why_unreadable(table, tasks):
             raise InvalidArgument(
                 f"{self.name} has {problem}",
-                "Read it by pyiceberg, or by Spark with the jar of Iceberg.",
+                "Read it with pyiceberg, or with Spark and the jar of Iceberg.",
             )
-        files = listed(table, [task.file for task in tasks])
+        files = searched(table, tasks)
         return read_table_files(spark, storage_of(table, self.storage), files, spark_columns(table))
 
     def maintain(self, url: str, *, retention: timedelta = timedelta(days=7)) -> Maintained:
-        """Unites small files, and deletes files that nobody needs. Batches can be stored meanwhile.
+        """Compacts small files, and deletes unused files. Batches can be stored at the same time.
 
-        Snapshots that are older than the retention are forgotten, and those before the newest
-        1,000, because each commit reads and writes the list. Deleted are data files to which no
-        snapshot of the table refers, and whose attempts cannot publish them any more. In a table of
-        a queue over several databases, as for Delta, their age alone says so.
+        It expires snapshots older than the retention, and all but the newest 1,000, because each
+        commit reads and writes the list. It deletes data files to which no snapshot of the table
+        refers, and whose attempts can no longer publish them. For a queue over several databases,
+        as for Delta, only their age decides.
 
         Raises:
-            InvalidArgument: if there is no table, if it is of another incarnation, whose leases
-                this database does not have, or if the retention is under a day.
+            InvalidArgument: if the table does not exist, is of another incarnation, whose leases
+                this database does not have, or if the retention is less than a day.
             StorageFailed: if files cannot be written or removed.
         """
         check_retention(retention)
@@ -196,10 +193,10 @@ class IcebergSink(TableSink):
                     check_incarnation(self.name, found, own, client.database, adopt)
                     dead = of_dead_attempts(client, dead)
             expire(table, storage, retention)
-            # Loaded again: what was published since the files were listed is referenced.
+            # Loaded again, so that everything published since the files were listed is referenced.
             unused = unreferenced(table.refresh(), dead)
             storage.remove(unused)
-            return Maintained(*compact(table, self.name, storage), unused)
+            return compact(IcebergFiles(table, self.name, storage), unused)
 
     @contextmanager
     def opened(self, url: str) -> Iterator[Table]:
@@ -213,7 +210,7 @@ class IcebergSink(TableSink):
         """Opens the catalog for the block.
 
         Args:
-            url: the queue's database, which has it by default; None if there are several.
+            url: the queue's database, which has the catalog by default; None if there are several.
 
         Raises:
             InvalidArgument: if nothing says where the catalog is.

@@ -1,8 +1,8 @@
-"""Checks which Spark types a column of a PostgreSQL table takes, so that no value changes.
+"""Checks which Spark types a column of a PostgreSQL table accepts, so that no value changes.
 
-A pair of types that is not listed here is refused before Spark starts. If a column may not hold all
-values of its pair, the rows are staged unchanged and each value is compared with its cast to the
-column's type.
+Unlisted pairs of types are refused before Spark starts. If a column may not hold all values of its
+pair, the rows are staged unchanged and each value is compared with its cast to the column's
+type.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _NO_UUID = "{c}::{type}::text <> lower({c})"
 # The cast itself fails.
 _UNREADABLE = "{c} is not null and {c}::{type} is null"
 
-# For each Spark type: the type that it is staged as, and the columns' types that take it. `True`
+# For each Spark type: the type in the stage, and the column types that accept it. `True`
 # means that a column without a length, precision or scale holds every value.
 _INTEGERS = {"int4": True, "int8": True, "numeric": True, "float8": True}
 _TAKEN: dict[str, tuple[str, dict[str, bool]]] = {
@@ -99,7 +99,7 @@ class StagedColumn:
 
 @dataclass(frozen=True)
 class _TableColumn:
-    """A column of the table: its full type, and the name of a built-in type (else None)."""
+    """A column of the table: its full type, and the name of a built-in type (or None)."""
 
     type: str
     base: str | None
@@ -114,7 +114,7 @@ def fit(
     """Matches the columns of a DataFrame to those of a table.
 
     Raises:
-        InvalidArgument: if the table lacks a column, or its column does not take the type.
+        InvalidArgument: if the table lacks a column, or its column does not accept the type.
     """
     table = target.as_string(connection)
     with connection.transaction():

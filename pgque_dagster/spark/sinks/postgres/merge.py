@@ -94,7 +94,7 @@ class Merge:
     def misfit(
         self, stage: sql.Identifier, txids: Sequence[str], columns: Sequence[str]
     ) -> sql.Composed:
-        """Returns a query for a row with a value that the target would change, with texts.
+        """Returns a query for a row with a value that the target would change, as texts.
 
         All of the columns to check are in the key, or none. For `add`, the other values are sums by
         the key, so check the key first.

@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 from pyspark.sql import DataFrame
 
 from ....client.connection import connect
-from ....client.consumer.target import open_throughout
+from ....client.consumer.target_database import open_throughout
 from ....client.errors import InvalidArgument
 from ....client.ledger import AlreadyApplied, Ledger
 from ....client.rights import Connection
@@ -33,7 +33,7 @@ def once_per_batch(
     """Makes a function for `writeStream.foreachBatch` that applies each micro-batch once.
 
     What `apply` does on its connection commits together with a row of the table
-    `pgque_sink_ledger`. So it happens once, also if something is killed: if Spark repeats a
+    `pgque_sink_ledger`. So it happens once, even if a process is killed: if Spark repeats a
     micro-batch after the commit, the function skips it. What `apply` does elsewhere (files, other
     databases) happens at least once.
 
@@ -44,8 +44,8 @@ def once_per_batch(
             one name in a micro-batch is refused.
         apply: takes the DataFrame, the micro-batch's number and the connection. The transaction is
             already open: `connection.transaction()` makes a savepoint, and `connection.commit()` is
-            refused. Its first statement takes the snapshot and locks, so do Spark's work before
-            it; meanwhile `idle_in_transaction_session_timeout` applies.
+            refused. Its first statement takes the snapshot and locks, so do Spark's work before it;
+            during that, `idle_in_transaction_session_timeout` applies.
         query: identifies the streaming query. By default, a micro-batch of the source `pgque` is
             known by its consumer and ticks, and others by the query's id, which belongs to the
             checkpoint. Spark Connect offers neither, so pass a value there, and another one for
@@ -63,7 +63,7 @@ def once_per_batch(
             if ledger.has(connection, batch):
                 return
             try:
-                # Begun here, so that connection.transaction() in apply makes savepoints.
+                # It begins here, so that connection.transaction() in apply makes savepoints.
                 with connection.transaction():
                     with open_throughout(connection, f"micro-batch {batch[0]} of {name}"):
                         apply(frame, batch_id, connection)
@@ -99,7 +99,7 @@ def micro_batch(frame: DataFrame, batch_id: int, query: str | None) -> tuple[str
 
 
 def _ticks(frame: DataFrame, query: str) -> tuple[str, ...]:
-    """Returns the names of a micro-batch by its ticks; none without events of one consumer only."""
+    """Returns the names of a micro-batch by its ticks; none unless it has one consumer's events."""
     # Spark has no public name for the offsets of a micro-batch.
     running = frame._jdf.sparkSession().sharedState().activeStreamingQueries()  # noqa: SLF001
     (execution,) = (each for each in running.values() if each.id().toString() == query)
@@ -118,7 +118,7 @@ def _ticks(frame: DataFrame, query: str) -> tuple[str, ...]:
 
 
 def written_of(frame: DataFrame, batch: str) -> Written:
-    """Returns what this attempt at a micro-batch has written.
+    """Returns the record of what this attempt at a micro-batch has written.
 
     A run of a query attempts a micro-batch only once, because a failure ends the run. Spark Connect
     does not offer the run's id, but starts a process for each run, so the process is the run.

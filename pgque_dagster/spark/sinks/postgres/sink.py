@@ -10,19 +10,19 @@ from pyspark.sql import DataFrame
 from ....client.connection import connect
 from ....client.errors import InvalidArgument, TransactionOutdated, translated
 from ....client.ledger import AlreadyApplied, Ledger
+from ....client.read_batch import ReadBatch
 from ....client.rights import Connection, needing
-from ....client.vector import Vector
 from ...address import DatabaseAddress
 from ...batch import SparkBatch, attempt_of
 from ...cluster.lost_lease import cancelled_without_lease
 from ...written import Written
+from ..members import Stored
 from ..modes import check_mode, refuse_window
-from ..vectors import Stored, stored_once
 from .columns import fit
+from .member_ledger import MemberLedger
 from .merge import Merge, Mode
 from .once import micro_batch, written_of
 from .stage import Stage
-from .vectors import VectorLedger
 
 _ANOTHER_NAME = (
     "Unite the DataFrames and write them once, or give this write its own name: "
@@ -31,12 +31,12 @@ _ANOTHER_NAME = (
 
 
 class PostgresSink:
-    """A table that takes the results of batches. It needs no JDBC driver.
+    """A table for the results of batches. It needs no JDBC driver.
 
     Executors COPY the rows into a stage, which is an unlogged table, and the driver merges them in
     one transaction. The role needs CREATE in the stage's schema: the target's, or `stage_schema`.
     On the target it needs INSERT, and also SELECT and UPDATE for `upsert` and `add`. Each batch
-    counts exactly once, also if something is killed:
+    counts exactly once, even if a process is killed:
 
     - In **the queue's own database**, the merge is part of the ack's transaction. An attempt that
       lost its lease merges nothing, because its ack fails.
@@ -44,9 +44,9 @@ class PostgresSink:
       `pgque_sink_ledger` beside the target, which is created if it is missing. The next attempt
       finds the row and merges nothing. The effect may be visible before the ack, and stays if the
       batch fails later.
-    - The stage of a write or merge that fails is dropped; that of a driver that died is removed by
-      the next attempt at its batch, or by a write to the same schema a day later. If the server
-      lost a stage in a crash, the merge fails.
+    - The stage of a write or merge that fails is dropped. The stage of a driver that died is
+      removed by the next attempt at its batch, or by a write to the same schema a day later. If
+      the server lost a stage in a crash, the merge fails.
     - **Values** are stored unchanged, or the write is refused and nothing is stored. `columns.py`
       and docs/writing.md list the pairs of types.
 
@@ -56,7 +56,7 @@ class PostgresSink:
             refused.
         mode: `append` inserts the rows; `upsert` replaces the values of rows with the same key;
             `add` adds the values of rows with the same key, within the batch and to the table.
-        url: another database than the queue's, or how driver and executors find it.
+        url: a database other than the queue's, or how driver and executors find it.
         stage_schema: an existing schema of the same database for the stage, for a role that may not
             create tables beside the target.
         name: distinguishes this write of a batch from others to the same table; all but one need a
@@ -67,7 +67,7 @@ class PostgresSink:
 
     Raises:
         InvalidArgument: if `mode` needs a key and `key` is empty, or the reverse; if `key` is a
-            text.
+            string.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class PostgresSink:
         self._address = DatabaseAddress(url) if isinstance(url, str) else url
 
     def write(self, batch: SparkBatch, frame: DataFrame) -> None:
-        """Stages a batch's results now, and merges them with the ack, or now in another database.
+        """Stages a batch's results now, and merges them at the ack, or now in another database.
 
         Args:
             batch: the batch. It may be written to each table once under each name.
@@ -101,28 +101,28 @@ class PostgresSink:
             MalformedPayload: if a text contains U+0000.
             PermissionDenied: if the role may not create the stage or the ledger, or may not change
                 the table. This is checked before Spark starts.
-            StagingLost: if the server crashed meanwhile; run the batch again.
+            StagingLost: if the server crashed in between; run the batch again.
             TransactionOutdated: if the merge into another database conflicted with another
                 transaction; nothing was stored, so run the batch again.
         """
         claim = batch.claim
-        if isinstance(claim, Vector):
-            with cancelled_without_lease(batch.spark, claim), stored_once(claim):
-                self._write_vector(claim, frame)
-            return
         refuse_window(claim, "a table of PostgreSQL")
-        attempt = attempt_of(batch)
         with cancelled_without_lease(batch.spark, claim):
-            if self._address is not None:
-                names, ledger_of = (attempt.identity,), self._ledger_of(attempt.written)
-                self._write_once(
-                    self._address, ledger_of, names, frame, claim.lease.epoch, claim.run_checks
-                )
-            else:
+            if self._address is None and not claim.is_final:
                 batch.before_ack(self._staged(batch, frame))
+                return
+            ledger: Callable[[str, str], Ledger | MemberLedger]
+            if claim.is_final:
+                name, ledger = f"vector {claim.batch_id}", partial(MemberLedger, claim=claim)
+            else:
+                attempt = attempt_of(batch)
+                name, ledger = attempt.identity, self._ledger_of(attempt.written)
+            epoch = claim.lease.epoch
+            self._write_once(self._for_shards(), ledger, (name,), frame, epoch, claim)
+            claim.is_stored = True
 
-    def stored(self, vector: Vector) -> dict[str, Stored]:
-        """Finds the members of a vector that are stored, and gives them what failed in them.
+    def stored(self, claim: ReadBatch) -> dict[str, Stored]:
+        """Finds the members of a vector that are stored, and loads their failures.
 
         Returns:
             By shard, the id of the vector that has the batch, or why the shard is refused.
@@ -133,19 +133,10 @@ class PostgresSink:
         """
         with connect(self._for_shards().resolve()) as connection, translated():
             target = self._resolve(connection)
-            return VectorLedger(target[0], self._sink(target), vector).stored(connection)
+            return MemberLedger(target[0], self._sink(target), claim).stored(connection)
 
-    def forget(self, vector: Vector, shard: str, stored: int) -> None:
-        """Does nothing: the next batch of a shard takes the place of what is recorded."""
-
-    def _write_vector(self, claim: Vector, frame: DataFrame) -> None:
-        def check() -> None:
-            claim.run_checks()
-            claim.renew()
-
-        ledger_of = partial(VectorLedger, claim=claim)
-        names = (f"vector {claim.batch_id}",)
-        self._write_once(self._for_shards(), ledger_of, names, frame, 0, check)
+    def forget(self, member: ReadBatch, vector: int) -> None:
+        """Does nothing: the next batch of a shard replaces the record."""
 
     def _for_shards(self) -> DatabaseAddress:
         if self._address is None:
@@ -209,11 +200,11 @@ class PostgresSink:
     def _write_once(
         self,
         address: DatabaseAddress,
-        ledger_of: Callable[[str, str], Ledger | VectorLedger],
+        ledger_of: Callable[[str, str], Ledger | MemberLedger],
         batch: tuple[str, ...],
         frame: DataFrame,
         epoch: int,
-        run_checks: Callable[[], object] = lambda: None,
+        claim: ReadBatch | None = None,
     ) -> None:
         url = address.resolve()
         with connect(url) as connection:
@@ -226,7 +217,10 @@ class PostgresSink:
             with stage.dropped_on_failure(url):
                 stage.fill(address, frame)
                 stage.check(url)
-                run_checks()
+                if claim is not None:
+                    claim.run_checks()
+                    if claim.is_final:
+                        claim.renew()
                 with connect(url) as connection, translated(), connection.transaction():
                     ledger.record(connection, batch)
                     stage.merge(connection)

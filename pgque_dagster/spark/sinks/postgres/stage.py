@@ -22,7 +22,7 @@ from .columns import StagedColumn
 from .merge import Merge, written_by
 
 _PREFIX = "pgque_stage"
-# The stages of other attempts at a batch belong to dead ones. No stage is in use longer than a day.
+# The stages of other attempts at a batch belong to dead ones. A stage is in use for at most a day.
 _PROCESS = uuid.uuid4().hex[:8]
 _DAY = 86_400
 # After a task fails, Spark stops the other tasks without waiting for them.
@@ -128,7 +128,7 @@ class Stage:
                         )
 
     def _misfit(self, connection: Connection, *columns: StagedColumn) -> str | None:
-        """Describes a value that one of the columns does not hold; None if there is none."""
+        """Returns a description of a value that its column cannot hold, or None."""
         try:
             with _stage_required(), connection.transaction():
                 query = self._merge.misfit(
@@ -145,7 +145,7 @@ class Stage:
         """Merges the rows into the target and drops the stage, in the caller's transaction.
 
         Raises:
-            StagingLost: if the server crashed meanwhile and lost the staged rows.
+            StagingLost: if the server crashed in between and lost the staged rows.
             InvalidArgument: if the target refuses the rows.
             TransactionOutdated: if the merge conflicted with another transaction.
         """
@@ -158,7 +158,7 @@ class Stage:
     def dropped_on_failure(
         self, url: str, *, kept_on: tuple[type[Exception], ...] = ()
     ) -> Iterator[None]:
-        """Drops the stage if the block fails, except by errors after which it is repeated."""
+        """Drops the stage if the block fails, unless the error means that it will be repeated."""
         try:
             yield
         except kept_on:
@@ -178,7 +178,7 @@ class Stage:
         if found != self._rows:
             raise StagingLost(
                 f"the stage holds {found} of {self._rows} rows",
-                "The server has crashed meanwhile: run the batch again.",
+                "The server crashed in between: run the batch again.",
             )
 
     def _remove_leftovers(self, connection: Connection) -> None:

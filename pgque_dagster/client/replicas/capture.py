@@ -1,0 +1,200 @@
+"""Tables that are captured into a queue: their triggers, and requests to copy them."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..errors import DatabaseError, InvalidArgument, PermissionDenied, PgqueError
+from ..operation import Call, Row, Steps, first, nothing
+from ..producing import send_call
+from ..queues import check_queue
+from ..session import Session
+from .source import SourceTable
+from .spec import TableSpec
+
+# The type of an event that requests another copy of a table.
+COPY = "copy"
+# How its payload begins if only one consumer has to copy it.
+REQUEST = '{"consumer":'
+
+
+@dataclass(frozen=True)
+class Captured:
+    """What is captured into a queue under one table's name.
+
+    Attributes:
+        queue: the queue.
+        table: the name.
+        problem: what is wrong with its triggers.
+        senders: how many tables send their changes under this name.
+    """
+
+    queue: str
+    table: str
+    problem: str | None
+    senders: int
+
+    def check(self) -> None:
+        """Raises `InvalidArgument` if several tables send changes, such as a former partition."""
+        if self.senders > 1:
+            raise InvalidArgument(
+                f"several tables send their changes to queue {self.queue} as {self.table}: "
+                f"{self.problem}",
+                f"Then {self.table} is copied again.",
+            )
+
+
+def captured_tables(session: Session, queue: str) -> dict[str, Captured]:
+    """Returns what is captured into a queue, by the names in events.
+
+    Args:
+        session: a session of the database.
+        queue: the queue's name.
+    """
+    return session.run(
+        Call(
+            "select table_name, string_agg(problem, '; '), count(*) "
+            "from pgque.captured_tables(%s) group by 1",
+            (queue,),
+            lambda rows: {name: Captured(queue, name, *rest) for name, *rest in rows},
+        )
+    )
+
+
+def capture_by_name(session: Session, queue: str, table: str, *, append: bool) -> int:
+    """Captures a table, or repairs its triggers; a captured table loses nothing.
+
+    Args:
+        session: a session of the database, whose role may create triggers on the table.
+        queue: the queue for its changes.
+        table: its name.
+        append: whether its rows are only appended.
+
+    Returns:
+        How many tables have the triggers.
+
+    Raises:
+        PermissionDenied: if the role may not create triggers on the table.
+        InvalidArgument: if the table cannot be captured.
+    """
+    session.run(_check_table(table))
+    capturing = Call("select pgque.capture(%s::regclass, %s, %s)", (table, queue, append), first)
+    try:
+        return int(session.run(capturing))
+    except PermissionDenied as error:
+        if "needs pgque_writer" in error.hint:
+            raise
+        raise PermissionDenied(
+            str(error.args[0]),
+            f"Let the table's owner run: {capture_call(table, queue, append=append)}",
+        ) from error
+
+
+def capture_call(table: str, queue: str, *, append: bool) -> str:
+    """Returns the statement with which the owner of a table captures it."""
+    return f"select pgque.capture('{table}', '{queue}'{', true' if append else ''});"
+
+
+def uncapture_by_name(queue: str, table: str) -> Steps[int]:
+    """Ends the capture of a table; returns how many tables had the triggers."""
+    yield check_queue(queue)
+    yield _check_table(table)
+    found: int = yield Call("select pgque.uncapture(%s::regclass, %s)", (table, queue), first)
+    return found
+
+
+def _check_table(table: str) -> Call[None]:
+    """Raises an error if no table has the name."""
+
+    def parse(rows: list[Row]) -> None:
+        if rows[0][0] is None:
+            raise InvalidArgument(
+                f"database {rows[0][1]} has no table {table}",
+                "Create it, or correct its name; a name without a schema is looked up by the "
+                "search_path.",
+            )
+
+    return Call("select to_regclass(%s), current_database()", (table,), parse)
+
+
+def capture_new(
+    session: Session,
+    queue: str,
+    tables: Sequence[str | TableSpec],
+    check: Callable[[SourceTable], object] = lambda source: None,
+) -> dict[str, bool]:
+    """Captures the tables that are not captured yet, and requests a copy of each in the next batch.
+
+    Args:
+        session: a session of the database, whose role may create triggers on the tables.
+        queue: the queue for their changes.
+        tables: their names, or their specs.
+        check: raises `InvalidArgument` for a table that cannot be replicated for another reason.
+
+    Returns:
+        The name of each table in events, and whether it was captured now.
+
+    Raises:
+        InvalidArgument: if a table cannot be replicated. The others are captured nevertheless.
+        PermissionDenied: if the role may not create triggers on a table. The others are captured.
+    """
+    captured = captured_tables(session, queue)
+    is_new: dict[str, bool] = {}
+    refused: list[PgqueError] = []
+    for table in tables:
+        try:
+            source = SourceTable.find(session, table)
+            check(source)
+            if found := captured.get(source.name):
+                found.check()
+                is_new[source.name] = False
+            else:
+                with session.transaction():
+                    capture_by_name(session, queue, source.name, append=not source.key)
+                    request_copy(session, queue, source.name)
+                is_new[source.name] = True
+        except (InvalidArgument, PermissionDenied, DatabaseError) as error:
+            refused.append(error)
+    if len(refused) > 1:
+        raise InvalidArgument(" ".join(map(str, refused)))
+    if refused:
+        raise refused[0]
+    return is_new
+
+
+def copy_again(session: Session, queue: str, consumer: str, table: str) -> None:
+    """Makes a consumer copy a table again, even if a failing batch is open.
+
+    Args:
+        session: a session of the database.
+        queue: the queue of its changes.
+        consumer: the consumer that replicates it.
+        table: schema and name.
+    """
+    forget_copy(session, queue, consumer, table)
+    request_copy(session, queue, table, consumer)
+
+
+def forget_copy(session: Session, queue: str, consumer: str, table: str) -> None:
+    """Makes a consumer copy a table with the next batch that it applies to the table."""
+    session.run(
+        Call("select pgque.forget_replicated(%s, %s, %s)", (queue, consumer, table), nothing)
+    )
+
+
+def request_copy(session: Session, queue: str, table: str, consumer: str | None = None) -> None:
+    """Requests a copy of a table in the next batch, whether or not it was copied before.
+
+    Args:
+        session: a session of the database.
+        queue: the queue of its changes.
+        table: schema and name.
+        consumer: the consumer that copies it; None for all.
+    """
+    data = "{}" if consumer is None else copy_request(consumer)
+    session.run(send_call(queue, data, COPY, table))
+
+
+def copy_request(consumer: str) -> str:
+    """Returns the payload of an event that requests a copy of a table."""
+    return REQUEST + json.dumps(consumer) + "}"

@@ -1,0 +1,1 @@
+"""Replicas of tables in PostgreSQL, without Spark or Dagster."""

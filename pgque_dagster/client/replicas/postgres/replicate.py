@@ -1,0 +1,295 @@
+"""Replicas of tables in PostgreSQL: a batch is applied to all of them in one transaction.
+
+Afterwards, parts of large tables are copied, and a copy that is complete is published in another
+transaction, which also records that the table no longer lacks the batch.
+
+The transaction also records the batch (`last_batch.py`) and, with a copy, its snapshot and the
+table's shape. So an attempt that finds the batch recorded changes nothing; it only makes the ack
+record what it found. The lock on the record keeps a stale attempt from publishing: the lease is
+checked under the lock, and a later attempt waits for it, or ends the session that holds it.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import psycopg
+
+from ...batch import Batch, read_plan
+from ...errors import ConnectionFailed, TargetRefused, is_refusal
+from ...last_batch import Applied, LastBatch, Span
+from ...read_batch import ReadBatch
+from ...rights import Connection
+from ..batch_tables import BatchTables
+from ..outcome import Apart, Copied, Replicated, acked, remember, remember_stored, stored_ticks
+from ..parts import share_ends
+from ..snapshot import Snapshot
+from ..spec import TableSpec
+from ..standing import Log, Standing
+from .location import PostgresReplicas, connected_target, replica_of
+from .parts import CopyInParts
+from .staging import stage_events, stage_rows, staged_kinds
+from .table import TargetTable, create_stages
+
+
+def replicate(
+    claim: ReadBatch,
+    specs: Sequence[str | TableSpec],
+    target: PostgresReplicas,
+    log: Log = print,
+) -> list[Replicated | Apart]:
+    """Applies a batch to the replicas of tables, in one transaction, and goes on with large copies.
+
+    A table that fails is rolled back to its savepoint. The transaction records which tables miss
+    the batch, and from which tick.
+
+    Args:
+        claim: a batch of the queue into which the tables are captured.
+        specs: the names of the tables, or their specs.
+        target: where the replicas are.
+        log: gets messages about copies, and about tables that stand apart.
+
+    Returns:
+        The outcome for each table, followed by the tables that stand apart.
+
+    Raises:
+        InvalidArgument: if two replicas would be the same table, or another table has changes.
+        TargetOutOfStep: if the replicas are from another incarnation of the database.
+        LeaseLost: if another owner took the batch over.
+        Exception: the first table's problem, if all tables have one and no value is the cause.
+    """
+    batch = acked(claim)
+    tables = BatchTables(batch, specs, log)
+    span = Span.of(batch.session, batch.queue, batch.lease)
+    stored = stored_ticks(batch.session, batch.queue, batch.consumer)
+    with connected_target(batch.session, target) as there:
+        ledger = LastBatch(there, batch.queue, batch.consumer)
+        with there.transaction():
+            last = ledger.take(batch.renew)
+            # No later attempt has published, and none can while the lock is held.
+            batch.renew()
+            if last.incarnation not in (None, span.incarnation):
+                raise ledger.of_another_life(span, last)
+            # Batches without events move the consumer but not the target.
+            follows = last.tick_id is not None and (
+                last.precedes(span) or stored == (last.tick_id, span.prev_tick_id)
+            )
+            apply = _Apply(batch, there, tables, target, log, last, last.is_(span), follows)
+            done = apply.run()
+            lacking = {each.name: (each.tick_id, each.reason) for each in tables.apart()}
+            ledger.record(span, json.dumps(lacking) if lacking else None)
+            batch.run_checks()
+            batch.renew()
+        deadline = share_ends()
+        for name in apply.in_parts:
+            with tables.alone(name):
+                done += apply.go_on(name, deadline, ledger, span)
+    remember_stored(batch)
+    return [*done, *tables.settle()]
+
+
+@dataclass
+class _Work:
+    """A table, its replica, and the reason for a copy, if it is copied."""
+
+    standing: Standing
+    table: TargetTable
+    reason: str | None = None
+
+
+class _Apply:
+    """Applies a batch in a transaction of the target.
+
+    Args:
+        batch: the batch.
+        there: the target.
+        tables: the tables of the batch.
+        target: where the replicas are.
+        log: gets messages about copies.
+        last: the last batch that the target has.
+        has_batch: whether that is this batch.
+        follows: whether the target has everything before the batch and nothing after.
+
+    Attributes:
+        in_parts: the copies in parts, by table.
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        there: Connection,
+        tables: BatchTables,
+        target: PostgresReplicas,
+        log: Log,
+        last: Applied,
+        has_batch: bool,
+        follows: bool,
+    ) -> None:
+        self._batch, self._there, self._tables = batch, there, tables
+        self._target, self._log = target, log
+        self._has_batch, self._follows = has_batch, follows
+        # The tables that lack what the target has, each with the tick at which it ends.
+        self._lacking: dict[str, tuple[int, str]] = json.loads(last.failed or "{}")
+        self._works: dict[str, _Work] = {}
+        self.in_parts: dict[str, CopyInParts] = {}
+        if self._has_batch:
+            tables.stored = tables.specs.keys() - self._lacking.keys()
+
+    def run(self) -> list[Replicated]:
+        """Applies the batch to each table, or copies the table. Returns the outcomes."""
+        batch, session, tables = self._batch, self._batch.session, self._tables
+        for name in tables.tried:
+            with self._alone(name):
+                self._works[name] = self._work(tables.standing(name))
+        sources = [each.standing.source for each in self._works.values()]
+        self._target.check_places(sources)
+        create_stages(self._there)
+        slices = read_plan(batch, 1).slices
+        stage_events(session, self._there, slices, sources, batch.consumer)
+        for name, work in self._works.items():
+            tick_id, source = tables.noted_tick(name), work.standing.source
+            if tick_id is not None and work.standing.why_unknown is None:
+                with self._alone(name):
+                    missed = tables.missed(source, tick_id)
+                    stage_events(session, self._there, missed, [source], batch.consumer)
+        kinds = staged_kinds(self._there)
+        tables.check_known(kinds.keys())
+        for name, work in self._works.items():
+            if not tables.has_failed(name):
+                with self._alone(name):
+                    self._find_reason(name, work, kinds.get(name, set()))
+        done = []
+        rest = {name: work for name, work in self._works.items() if name not in self.in_parts}
+        with ExitStack() as stack:
+            copy = None
+            if any(work.reason for work in rest.values()):
+                deletes = self._target.deletes
+                copy = stack.enter_context(Snapshot.of_copy(session.url, batch.queue, deletes))
+            for name, work in rest.items():
+                if not tables.has_failed(name):
+                    with self._alone(name):
+                        done.append(self._apply(work, kinds.get(name, set()), copy))
+        return done
+
+    def go_on(
+        self, name: str, deadline: float, ledger: LastBatch, span: Span
+    ) -> Iterator[Replicated]:
+        """Goes on with a copy in parts after the transaction. Yields the outcome if it is done."""
+        batch, parts = self._batch, self.in_parts[name]
+        try:
+            is_complete = parts.read(deadline)
+        finally:
+            self._tables.note_copying(name, parts.tick_id, parts.progress)
+        if not is_complete:
+            return
+        with self._there.transaction():
+            last = ledger.lock(span, batch.renew)
+            if last is None:
+                raise ConnectionFailed("the target lost the batch", "Run the batch again.")
+            work = self._work(self._works[name].standing)
+            with _refusing(work.table):
+                rows, written, copied = parts.publish(work.table)
+            work.standing.check_unchanged(batch.session)
+            lacking = json.loads(last.failed or "{}")
+            del lacking[name]
+            ledger.record(span, json.dumps(lacking) if lacking else None)
+            batch.renew()
+        self._tables.end_copying(name)
+        source = work.standing.source
+        remember(batch, name, Copied(copied, source.shape))
+        yield Replicated(source, work.table.location, None, rows, parts.reason, written)
+
+    @contextmanager
+    def _alone(self, name: str) -> Iterator[None]:
+        """Rolls the block back if it fails, and records the failure for the table."""
+        with self._tables.alone(name), self._there.transaction():
+            yield
+
+    def _work(self, standing: Standing) -> _Work:
+        there, target, batch = self._there, self._target, self._batch
+        source = standing.source
+        return _Work(standing, replica_of(there, target, source, batch.queue, batch.consumer))
+
+    def _find_reason(self, name: str, work: _Work, kinds: set[str]) -> None:
+        """Finds out whether a table is copied, and repairs its triggers first."""
+        lacks_from, why = self._lacking.get(name, (None, ""))
+        if self._has_batch:
+            if why:
+                raise TargetRefused(why)
+            # Without a reason, it is copied in parts.
+            if lacks_from is None and work.table.mark is not None:
+                return
+        follows = self._follows and self._tables.noted_tick(name) == lacks_from
+        work.reason = _copy_reason(work.standing, work.table, kinds, follows)
+        if work.reason is not None:
+            mended = self._work(work.standing.mended(self._batch.session))
+            work.standing, work.table = mended.standing, mended.table
+            source, noted = work.standing.source, self._tables.copying_tick(name)
+            if self._tables.copies_in_parts(source):
+                self.in_parts[name] = parts = CopyInParts(
+                    *(self._batch, self._there, self._target, work.table, source, work.reason),
+                    *(noted, self._log),
+                )
+                self._tables.note_copying(name, parts.tick_id, parts.progress)
+
+    def _apply(
+        self, work: _Work, kinds: set[str], copy: tuple[int | None, Snapshot] | None
+    ) -> Replicated:
+        standing, table, batch = work.standing, work.table, self._batch
+        source, last, rows, written = standing.source, standing.copied, 0, None
+        resumed: Literal["changed", "copied"] | None = None
+        if work.reason is not None and copy is not None:
+            tick_id, snapshot = copy
+            self._log(f"copying {source.name}: {work.reason}")
+            into = table.stage()
+            rows = stage_rows(batch.session, snapshot, table, self._there, into)
+            with _refusing(table):
+                written = table.overwrite(into, snapshot.transactions, tick_id)
+            standing.check_unchanged(batch.session)
+            last = Copied(snapshot.transactions, source.shape)
+        elif self._has_batch and table.mark is not None:
+            last = Copied(table.mark.copied, table.mark.shape)
+            if last != standing.copied:
+                resumed = "copied"
+            elif kinds:
+                resumed = "changed"
+        elif kinds and last is not None:
+            with _refusing(table):
+                rows = table.apply(last.transactions, batch.lease.tick_id)
+        if last is not None and last != standing.copied:
+            remember(batch, source.name, last)
+        return Replicated(
+            *(source, table.location, None, rows, work.reason, written, table.added, resumed)
+        )
+
+
+def _copy_reason(
+    standing: Standing, table: TargetTable, kinds: set[str], follows: bool
+) -> str | None:
+    """Returns why a table must be copied; None if changes can be applied."""
+    copied = standing.copied
+    later: set[str] = set()
+    if copied is not None and standing.needs_later(kinds):
+        later = table.later_kinds(copied.transactions)
+    reason = standing.copy_reason(table.mark.copied if table.mark else None, kinds, later)
+    if reason is not None or copied is None:
+        return reason
+    if not follows:
+        return "the replica does not end where the batch begins"
+    return None if table.fits else "somebody altered the replica"
+
+
+@contextmanager
+def _refusing(table: TargetTable) -> Iterator[None]:
+    """Adds to an error which table refused its rows."""
+    try:
+        yield
+    except psycopg.Error as error:
+        if not is_refusal(error):
+            raise
+        raise TargetRefused(
+            f"{table.location} was refused its rows: {error.diag.message_primary or error}",
+            error.diag.message_hint or "Correct the cause, and run the batch again.",
+        ) from error

@@ -1,0 +1,380 @@
+"""A replica in PostgreSQL: how rows get into it.
+
+Changes come as the JSON of events, and PostgreSQL parses the texts in it again. Copied rows come in
+the text format of COPY, under the settings of events. All changes of a replica are plain DML, never
+TRUNCATE or a swap of tables, so that readers with older snapshots see the old rows, and rights,
+views and indexes on the replica stay.
+"""
+
+from collections.abc import Iterable
+
+from psycopg import sql
+
+from ...rights import Connection
+from ...session import Session
+from ..deletes import FROM_TICK, HARD, HISTORY, MARKS, SOFT, TO_TICK, end_mark
+from ..key_parts import KeyPart
+from ..snapshot import value_queries
+from ..verify import SHOWN, Difference
+from .definition import TargetDefinition, listed
+
+# Temporary tables: events of a batch; their result; rows of a copy.
+CHANGES = sql.Identifier("pg_temp", "pgque_change")
+_ROWS = sql.Identifier("pg_temp", "pgque_row")
+_COPIED = sql.Identifier("pg_temp", "pgque_copied")
+_DELETED = sql.Identifier("__pgque_deleted")
+_CHANGE_COLUMNS = (
+    "(ev_id bigint, ev_txid xid8, ev_retry integer, ev_type text, ev_extra1 text, ev_data text)"
+)
+
+
+class TargetTable(TargetDefinition):
+    """The replica of a table. Its other arguments and attributes are those of its definition.
+
+    Attributes:
+        added: by how many rows `apply` made it grow; None if that is not counted.
+    """
+
+    added: int | None = None
+
+    def later_kinds(self, copied: str) -> set[str]:
+        """Returns the types of the staged events of the table that are not in a copy."""
+        query = sql.SQL("select distinct e.ev_type from {} e where {}").format(
+            CHANGES, self._later(copied)
+        )
+        return {kind for (kind,) in self._db.execute(query)}
+
+    def apply(self, copied: str, tick_id: int) -> int:
+        """Applies the staged events that are not in a copy. Returns how many keys changed.
+
+        Args:
+            copied: the snapshot of the copy.
+            tick_id: the tick that ends the batch.
+        """
+        count = self._read_changes(copied)
+        if not self._row_key:
+            self.added = self._append(_ROWS)
+            return self.added
+        gone = sql.SQL("exists (select from {} s where s.{} and {})")
+        ended = self._end(gone.format(_ROWS, _DELETED, self._matches("t", "s")), tick_id)
+        _, inserted = self._store(_ROWS, tick_id)
+        self.added = inserted - ended if self._deletes == HARD else None
+        return count
+
+    @property
+    def source(self) -> str:
+        """The name of the source."""
+        return self._source.name
+
+    def row_queries(self, session: Session, parts: Iterable[str]) -> list[str]:
+        """Returns queries for the rows of the source, whose texts the replica's types read.
+
+        Args:
+            session: a session of the source's database.
+            parts: the FROM clause of each query: the table or a part of it.
+        """
+        plain = {name: "{}" for name, kind in self._types.items() if kind != "text"}
+        return value_queries(session, self._source, plain, parts)
+
+    def stage(self) -> sql.Identifier:
+        """Creates a table for the rows of a copy. It is the replica itself, if there is none."""
+        if self.mark is not None:
+            return self.stage_copy()
+        self.create(self._table)
+        return self._table
+
+    def stage_copy(self) -> sql.Identifier:
+        """Creates a temporary table for the rows of a copy."""
+        self._db.execute(sql.SQL("drop table if exists {}").format(_COPIED))
+        create = sql.SQL("create temporary table {} ({}) on commit drop")
+        self._db.execute(create.format(_COPIED, self._typed_columns()))
+        return _COPIED
+
+    def overwrite(self, rows: sql.Identifier, copied: str, tick_id: int | None) -> int | None:
+        """Gives the replica the rows of a copy. If there is none, their table becomes it.
+
+        Args:
+            rows: the table with the rows.
+            copied: the snapshot in which the source has these rows.
+            tick_id: the tick of the snapshot, if rows are kept.
+
+        Returns:
+            How many rows differed and were written; None for all.
+        """
+        written = None
+        if self.mark is None:
+            self._adopt(rows, tick_id)
+        elif not self.fits:
+            self._alter()
+        if not self._row_key and self.mark is not None:
+            self._db.execute(sql.SQL("delete from {}").format(self._table))
+            self._append(rows)
+        elif self.mark is not None:
+            gone = sql.SQL("not exists (select from {} s where {})")
+            written = self._end(gone.format(rows, self._matches("t", "s")), tick_id)
+            there = sql.SQL("(select *, false as {} from {})").format(_DELETED, rows)
+            written += self._store(there, tick_id)[0]
+        self._set_mark(copied)
+        return written
+
+    def follow(self, rows: sql.Identifier, begun: str) -> tuple[int, int]:
+        """Applies the staged events to the rows of a copy in parts.
+
+        Args:
+            rows: the table with the rows.
+            begun: the snapshot of the tick at which the copy began.
+
+        Returns:
+            How many keys changed, and by how many rows the copy grew.
+        """
+        count = self._read_changes(begun)
+        ended = self._db.execute(
+            sql.SQL("delete from {} t using {} s where {}").format(
+                rows, _ROWS, self._matches("t", "s")
+            )
+        ).rowcount
+        insert = sql.SQL(
+            "insert into {table} ({columns}) select {columns} from {rows} where not {gone}"
+        )
+        inserted = self._db.execute(
+            insert.format(table=rows, columns=self._columns, rows=_ROWS, gone=_DELETED)
+        ).rowcount
+        self._db.execute(sql.SQL("analyze {}").format(rows))
+        return count, inserted - ended
+
+    def compare(
+        self, copied: str, part: KeyPart | None = None
+    ) -> tuple[int, tuple[Difference, ...]]:
+        """Compares the rows of `stage_copy`, of all or of a part, with the table after the events.
+
+        Returns:
+            How many keys differ, and some of them.
+        """
+        self._read_changes(copied)
+        if not self._row_key:
+            return self._compare_appended()
+        keys = sql.SQL(", ").join(
+            sql.SQL("coalesce({}, {})").format(sql.Identifier("o", name), sql.Identifier("s", name))
+            for name in self._source.key
+        )
+        found = self._db.execute(
+            sql.SQL(
+                "with stored as (select {columns} from {table} t"
+                "  where {live} and not exists (select from {changed} s where {changes})"
+                "  union all select {columns} from {changed} where not {deleted})"
+                " select count(*) over (), case when o.__pgque_here is null then 'extra'"
+                "  when s.__pgque_here is null then 'missing' else 'different' end,"
+                " row_to_json(o.__pgque_row)::text, row_to_json(s.__pgque_row)::text, {keys}"
+                " from (select true as __pgque_here, {key}, __pgque_row"
+                "  from (select {columns} from {rows}) __pgque_row) o"
+                " full join (select true as __pgque_here, {key}, __pgque_row"
+                "  from stored __pgque_row where {part}) s on {matches}"
+                " where o.__pgque_here is null or s.__pgque_here is null"
+                " or o.__pgque_row::text is distinct from s.__pgque_row::text limit {shown}"
+            ).format(
+                columns=self._columns,
+                table=self._table,
+                live=self._live(),
+                changed=_ROWS,
+                changes=self._matches("t", "s"),
+                deleted=_DELETED,
+                key=self._key,
+                keys=keys,
+                rows=_COPIED,
+                part=part.condition("__pgque_row") if part else sql.SQL("true"),
+                matches=self._matches("o", "s"),
+                shown=SHOWN,
+            )
+        ).fetchall()
+        examples = tuple(
+            Difference(
+                kind,
+                dict(zip(self._source.key, key, strict=True)),
+                (here,) if here else (),
+                (there,) if there else (),
+            )
+            for _, kind, here, there, *key in found
+        )
+        return found[0][0] if found else 0, examples
+
+    def _append(self, rows: sql.Identifier) -> int:
+        """Adds rows. Returns how many."""
+        action = sql.SQL("insert into {table} ({columns}) select {columns} from {rows}")
+        found = action.format(table=self._table, columns=self._columns, rows=rows)
+        return self._db.execute(found).rowcount
+
+    def _compare_appended(self) -> tuple[int, tuple[Difference, ...]]:
+        """Counts rows that the staged copy and the table with the staged events do not share."""
+        found = self._db.execute(
+            sql.SQL(
+                "select count(*) over (), case when sum(n) > 0 then 'missing' else 'extra' end, row"
+                " from (select row_to_json(__pgque_row.*)::text as row, 1 as n"
+                "   from (select {columns} from {copied}) __pgque_row union all"
+                "  select row_to_json(__pgque_row.*)::text, -1"
+                "   from (select {columns} from {table} union all"
+                "    select {columns} from {changed}) __pgque_row) r"
+                " group by row having sum(n) <> 0 limit {shown}"
+            ).format(
+                columns=self._columns,
+                copied=_COPIED,
+                table=self._table,
+                changed=_ROWS,
+                shown=SHOWN,
+            )
+        ).fetchall()
+        examples = tuple(
+            Difference(kind, {}, *([(row,), ()] if kind == "missing" else [(), (row,)]))
+            for _, kind, row in found
+        )
+        return found[0][0] if found else 0, examples
+
+    def _later(self, copied: str) -> sql.Composed:
+        return sql.SQL(
+            "e.ev_extra1 = {} and not pg_visible_in_snapshot(e.ev_txid, {}::pg_snapshot)"
+        ).format(self._source.name, copied)
+
+    def _read_changes(self, copied: str) -> int:
+        """Reads the result of the staged events: the last row of each key, or that it is gone."""
+        query = sql.SQL(
+            "e.ev_type = 'delete' as {}, {} from {} e, {}"
+            " where {} and e.ev_type in ('insert', 'update', 'delete')"
+        ).format(_DELETED, self._typed(), CHANGES, self._parsed(), self._later(copied))
+        if self._row_key:
+            query = sql.SQL("distinct on ({0}) {1} order by {0}, e.ev_id desc").format(
+                self._key, query
+            )
+        self._db.execute(sql.SQL("drop table if exists {}").format(_ROWS))
+        found = self._db.execute(
+            sql.SQL("create temporary table {} on commit drop as select {}").format(_ROWS, query)
+        )
+        self._db.execute(sql.SQL("analyze {}").format(_ROWS))
+        return found.rowcount
+
+    def _parsed(self) -> sql.Composed:
+        columns = sql.SQL(", ").join(
+            sql.SQL("{} text").format(sql.Identifier(name)) for name in self._types
+        )
+        return sql.SQL("json_to_record(e.ev_data::json) as pgque_text ({})").format(columns)
+
+    def _typed(self) -> sql.Composed:
+        return sql.SQL(", ").join(
+            sql.SQL("{}::{} as {}").format(
+                sql.Identifier("pgque_text", name), sql.SQL(kind), sql.Identifier(name)
+            )
+            for name, kind in self._types.items()
+        )
+
+    def _matches(self, one: str, other: str) -> sql.Composed:
+        return sql.SQL(" and ").join(
+            sql.SQL("{} = {}").format(sql.Identifier(one, name), sql.Identifier(other, name))
+            for name in self._source.key
+        )
+
+    @staticmethod
+    def _differs(one: str, other: str, names: Iterable[str]) -> sql.Composed:
+        """Compares texts, because some types have no equality."""
+        return sql.SQL("row({})::text is distinct from row({})::text").format(
+            *(listed(names, alias) for alias in (one, other))
+        )
+
+    def _live(self) -> sql.Composable:
+        """Returns the condition that the source has a row t."""
+        mark = end_mark(self._deletes)
+        return sql.SQL("t.{} is null").format(sql.Identifier(mark)) if mark else sql.SQL("true")
+
+    def _end(self, gone: sql.Composable, tick_id: int | None) -> int:
+        """Deletes or marks the rows t that the source no longer has. Returns how many."""
+        mark = end_mark(self._deletes)
+        action = sql.SQL("delete from {} t").format(self._table)
+        if mark is not None:
+            action = sql.SQL("update {} t set {} = {}").format(
+                self._table, sql.Identifier(mark), self._end_tick(tick_id)
+            )
+        ended = self._db.execute(sql.SQL("{} where {} and {}").format(action, self._live(), gone))
+        return ended.rowcount
+
+    def _end_tick(self, tick_id: int | None) -> sql.Composable:
+        if self._deletes != HISTORY:
+            return sql.Literal(tick_id)
+        # A database that went back in time repeats tick ids: a version lasts at least one tick.
+        return sql.SQL("greatest({}, t.{} + 1)").format(tick_id, sql.Identifier(FROM_TICK))
+
+    def _store(self, rows: sql.Composable, tick_id: int | None) -> tuple[int, int]:
+        """Stores the rows that differ from those of the table.
+
+        Returns:
+            How many rows it stored, and how many of them have a new key.
+        """
+        if self._deletes == HISTORY:
+            begun = self._store_versions(rows, tick_id)
+            return begun, begun
+        is_soft = self._deletes == SOFT
+        names = [*self._types, *MARKS[self._deletes]]
+        mark = sql.SQL(", case when {} then {} end").format(_DELETED, tick_id)
+        # A kept column that the source no longer has becomes null in a row that changes. Equal keys
+        # may print differently, such as 1.0 and 1.00.
+        there = {**self._wants, **(self._has if is_soft else {})}
+        action = sql.SQL("do update set {} where {}").format(
+            sql.SQL(", ").join(
+                sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in there
+            ),
+            self._differs("t", "excluded", names),
+        )
+        ((stored, inserted),) = self._db.execute(
+            sql.SQL(
+                "with stored as ("
+                " insert into {} as t ({}) select {}{} from {} s where {} on conflict ({}) {}"
+                # For an updated row, xmax is this transaction, which has locked the row before.
+                " returning t.xmax = 0 as is_new)"
+                " select count(*), count(*) filter (where is_new) from stored"
+            ).format(
+                self._table,
+                listed(names),
+                self._columns,
+                mark if is_soft else sql.SQL(""),
+                rows,
+                sql.SQL("true" if is_soft else "not {}").format(_DELETED),
+                self._key,
+                action,
+            )
+        ).fetchall()
+        return stored, inserted
+
+    def _store_versions(self, rows: sql.Composable, tick_id: int | None) -> int:
+        """Ends versions that differ from the rows, and starts versions that the table lacks.
+
+        Returns how many it starts.
+        """
+        same_key = self._matches("t", "s")
+        differs = sql.SQL("exists (select from {} s where {} and {})")
+        self._end(
+            differs.format(rows, same_key, self._differs("t", "s", self._types)),
+            tick_id,
+        )
+        begun = self._db.execute(
+            sql.SQL(
+                "insert into {table} ({columns}, {from_tick}) select {columns}, greatest({tick},"
+                " (select max(greatest(t.{from_tick} + 1, t.{to_tick})) from {table} t"
+                "  where {same_key}))"
+                " from {rows} s where not {deleted}"
+                " and not exists (select from {table} t where {live} and {same_key})"
+            ).format(
+                table=self._table,
+                columns=self._columns,
+                from_tick=sql.Identifier(FROM_TICK),
+                to_tick=sql.Identifier(TO_TICK),
+                tick=tick_id,
+                rows=rows,
+                deleted=_DELETED,
+                live=self._live(),
+                same_key=same_key,
+            )
+        )
+        return begun.rowcount
+
+
+def create_stages(connection: Connection) -> None:
+    """Creates the temporary table for events, which is dropped when the transaction ends."""
+    connection.execute(
+        f"create temporary table pgque_change {_CHANGE_COLUMNS} on commit drop".encode()
+    )

@@ -1,0 +1,147 @@
+"""What an attempt publishes in a lake replica; used together with the output of a format."""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from ...client.errors import InvalidArgument
+from ...client.replicas.deletes import stored_key
+from ...client.replicas.standing import ReplicaChanged
+from ..batch import SparkBatch
+from ..sinks.publication import WriteAttempt
+from ..sinks.table_output import TableOutput
+from .stored import ReplicaState, StoredReplica, Table
+
+
+class ReplicaOutput(TableOutput[Table]):
+    """What an attempt publishes in a replica; used together with the output of a format.
+
+    Attributes:
+        changes: how many rows of a copy it changes; None if it has all rows.
+        repairs: the replica that it was compared with; None if it follows the copy that it changes.
+        grew_by: by how many rows the batch made the replica grow; None if that is unknown, as after
+            an earlier attempt.
+        foreign: the version with another program's rows that a copy may replace.
+    """
+
+    grew_by: int | None = None
+    changes: int | None = None
+    repairs: ReplicaState | None = None
+    foreign: int | None = None
+
+    def replicate(self, replica: StoredReplica[Table], batch: SparkBatch, copied: str) -> None:
+        """Sets what is replicated.
+
+        Args:
+            replica: the replica.
+            batch: the batch.
+            copied: the snapshot of the last copy.
+        """
+        name = self.batch
+        self._replica, self._spark_batch = replica, batch
+        self._row_key = stored_key(replica.deletes, replica.source.key)
+        self._app_id = f"pgque/{name.incarnation}/{name.queue}/{name.consumer}"
+        self._tick_id = batch.claim.lease.tick_id
+        self._copied = copied
+        self._is_again = False
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties of a new table."""
+        return {**super().properties, **self._replica.properties}
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The record of a commit."""
+        return {
+            "app_id": self._app_id,
+            "batch_id": self.batch.batch_id,
+            "epoch": self.attempt.epoch,
+            "attempt": self.attempt.id,
+            "tick_id": self._tick_id,
+            "copied": self._copied,
+        }
+
+    @abstractmethod
+    def write_copy(self, rows: DataFrame) -> None:
+        """Makes tasks write the rows that become the whole content."""
+
+    @abstractmethod
+    def staged(self, changes: DataFrame) -> AbstractContextManager[int]:
+        """Keeps changes during the block, which publishes them. Yields how many there are."""
+
+    def touched(self, changes: DataFrame) -> DataFrame | None:
+        """Returns at least the rows of the replica that have a key of the changes."""
+        return self._replica.newest_rows(self._spark_batch.spark)
+
+    @abstractmethod
+    def records(self, state: Table) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yields the records of a table, the newest first, each with its version."""
+
+    @abstractmethod
+    def last_batch(self, state: Table) -> int | None:
+        """Returns the last batch of this consumer in a state."""
+
+    def check(self, table: Table) -> list[str]:
+        """Refuses a table that is not this replica, or is one of another incarnation."""
+        self._replica.check(self._sink.properties_of(table))
+        self.check_incarnation(table)
+        return []
+
+    def check_foreign(self, table: Table) -> None:
+        """Raises `ReplicaChanged` if a copy would replace another program's rows in a table."""
+        version, record = self._replica.last_change(table)
+        if record is None and version is not None and version != self.foreign:
+            raise ReplicaChanged(self._replica.source.name, version)
+
+    def published(self, state: Table) -> WriteAttempt | None:
+        """Returns the attempt at this batch whose commit is in a version of the table.
+
+        Raises:
+            InvalidArgument: if the table has a later batch, or changes would be merged into another
+                copy than the one they follow, or a copy would replace another program's rows.
+        """
+        with self._sink.errors(self.batch):
+            if self.changes is None:
+                self.check_foreign(state)
+            elif not self._follows(state):
+                raise InvalidArgument(
+                    f"somebody has written to {self._sink.name} in between, or it is new",
+                    "Run the batch again: it uses the table in its new state.",
+                )
+            stored = self.last_batch(state)
+            if stored is None or stored < self.batch.batch_id:
+                return None
+            for version, record in self.records(state):
+                if record["app_id"] == self._app_id:
+                    if record["batch_id"] == self.batch.batch_id:
+                        self.version, self._is_again = version, True
+                        return WriteAttempt(record["epoch"], record["attempt"])
+                    break
+        raise InvalidArgument(
+            f"{self._sink.name} has batch {stored} of {self.batch.queue}/{self.batch.consumer}, "
+            f"which comes after {self.batch}",
+            "The database went back in time: replicate to another place.",
+        )
+
+    def replace(self, state: Table) -> bool:
+        """Commits the changes; rows that an earlier attempt appended are already in the table."""
+        is_append = self.changes is not None and not self._row_key
+        if is_append and self.published(state) is not None:
+            return True
+        is_done = super().replace(state)
+        if self._is_again:
+            self.grew_by = None
+        return is_done
+
+    def _follows(self, state: Table) -> bool:
+        """Returns whether the changes fit the replica in this state."""
+        _, record = self._replica.last_change(state)
+        if record is None:  # Another program wrote last, or the table is empty.
+            return False
+        if self.repairs is not None and record["attempt"] != self.attempt.id:
+            return bool(record["attempt"] == self.repairs.attempt)
+        return bool(record["copied"] == self._copied)

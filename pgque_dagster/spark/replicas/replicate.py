@@ -1,0 +1,245 @@
+"""Applies a batch of changes to the replicas of tables in the lake, and copies tables.
+
+`client/replicas/standing.py` says which tables are copied, and why a copy is exact. Large tables
+are copied in parts, for a limited time in each run, after the batch is applied to the others.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from ...client.batch import Batch
+from ...client.errors import PgqueError, passes
+from ...client.models import Slice
+from ...client.plans import of_table, where
+from ...client.replicas.batch_tables import BatchTables
+from ...client.replicas.deletes import HARD
+from ...client.replicas.outcome import Apart, Copied, Replicated, acked, remember
+from ...client.replicas.parts import share_ends
+from ...client.replicas.snapshot import Snapshot
+from ...client.replicas.spec import TableSpec
+from ...client.replicas.standing import TRUNCATED, Log, Standing
+from ..batch import SparkBatch, attempt_of
+from ..cluster.executor_errors import clear_executor_errors
+from ..reading import arrow
+from ..sinks.files.storage import StorageFailed, Unreadable
+from .events import CHANGE_COLUMNS, fits_one_task, is_after, is_for, read_events
+from .events import kinds as kinds_of
+from .formats import replica_of
+from .lake import LakeReplica
+from .location import LakeReplicas
+from .parts import CopyInParts
+from .rows import rows_at
+from .source import late_changes, net_changes
+from .stored import ReplicaState
+
+
+def replicate(
+    batch: SparkBatch,
+    specs: Sequence[str | TableSpec],
+    target: LakeReplicas,
+    log: Log = print,
+) -> Iterator[Replicated | Apart]:
+    """Applies a batch to the replicas of tables, one after another.
+
+    Args:
+        batch: a batch of the queue into which the tables are captured.
+        specs: the names of the tables, or their specs.
+        target: where the replicas are.
+        log: gets messages about copies, and about tables that stand apart.
+
+    Yields:
+        The outcome for each table, when it is stored; at the end, the tables that stand apart.
+
+    Raises:
+        InvalidArgument: if there are changes of another table.
+        Exception: the first table's problem, if all tables have one and no value is
+            the cause.
+    """
+    claim = acked(batch.claim)
+    tables = BatchTables(claim, specs, log)
+    yield from _Apply(batch, claim, tables, target, log).run()
+    yield from tables.settle()
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A copy to make: of which table into which replica, why, and what the replica has now.
+
+    It may replace another program's rows of the version `foreign`. A whole copy has no `parts`.
+    """
+
+    standing: Standing
+    replica: LakeReplica[Any]
+    reason: str
+    state: ReplicaState | None
+    foreign: int | None
+    parts: CopyInParts | None = None
+
+
+class _Apply:
+    """Applies a batch to one table after another.
+
+    Args:
+        batch: the batch.
+        claim: the same batch, for the ack.
+        tables: the tables of the batch.
+        target: where the replicas are.
+        log: gets messages about copies.
+    """
+
+    def __init__(
+        self, batch: SparkBatch, claim: Batch, tables: BatchTables, target: LakeReplicas, log: Log
+    ) -> None:
+        self._batch, self._claim, self._tables = batch, claim, tables
+        self._target, self._log = target, log
+        self._attempt = attempt_of(batch)
+        self._in_parts: dict[str, _Copy] = {}
+
+    def run(self) -> Iterator[Replicated]:
+        """Yields the outcome for each table that does not fail, when it is stored."""
+        tables = self._tables
+        events = where(self._batch.plan.slices, is_for(self._batch.consumer))
+        kinds = kinds_of(self._claim.session, events)
+        tables.check_known(kinds.keys())
+        for name in tables.tried:
+            done = None
+            with tables.alone(name), clear_executor_errors():
+                done = self._apply(name, of_table(events, name), kinds.get(name, set()))
+            if done is not None:
+                yield done
+        deadline = share_ends()
+        for name, copy in self._in_parts.items():
+            done = None
+            with tables.alone(name), clear_executor_errors():
+                done = self._copy_in_parts(name, copy, deadline)
+            if done is not None:
+                yield done
+
+    def _apply(self, name: str, events: Sequence[Slice], kinds: set[str]) -> Replicated | None:
+        """Applies the events of one table, whose kinds are given, or copies it.
+
+        Returns None if it is to be copied in parts.
+        """
+        claim, standing = self._claim, self._tables.standing(name)
+        source, copied = standing.source, standing.copied
+        replica = replica_of(self._target, source, claim.queue, claim.consumer, claim.session)
+        with replica.sink.errors(claim):
+            state = replica.state()
+            foreign = None if state else replica.foreign_version()
+        noted_tick = self._tables.noted_tick(name)
+        if noted_tick is not None and state is not None and standing.why_unknown is None:
+            # An attempt without an ack may have applied part of it, and append must add each row
+            # only once.
+            missed = self._tables.missed(source, max(noted_tick, state.tick_id))
+            events = (*events, *where(missed, is_for(claim.consumer)))
+            kinds = kinds_of(claim.session, events).get(name, set())
+        if copied is not None:
+            events = where(events, is_after(copied.transactions))
+        later = set()
+        if standing.needs_later(kinds):
+            later = kinds_of(claim.session, events).get(name, set())
+        stored = state.copied if state else None
+        reason = standing.copy_reason(stored, kinds, later, foreign)
+        if copied is None or reason is not None:
+            copy = _Copy(standing.mended(claim.session), replica, str(reason), state, foreign)
+            # A lock on the table blocks the reading of its size.
+            if self._tables.copies_in_parts(source):
+                self._in_parts[name] = copy
+                return None
+            return self._copy(copy)
+        if not kinds:
+            return Replicated(source, replica.location, None, 0, None)
+        if noted_tick is None:
+            in_one_task = fits_one_task(self._batch)
+            changes = net_changes(read_events(self._batch, events), source, in_one_task)
+        else:
+            found = arrow.read_slices(
+                self._batch.spark, self._attempt.address, events, CHANGE_COLUMNS
+            )
+            changes = late_changes(found, source, replica.deletes)
+        version, rows, added = replica.merge(self._batch, changes, copied.transactions)
+        return Replicated(source, replica.location, version, rows, None, added=added)
+
+    def _copy(self, copy: _Copy) -> Replicated:
+        """Copies a table in a snapshot that was taken after its shape was read."""
+        claim, source, address = self._claim, copy.standing.source, self._attempt.address
+        self._log(f"copying {source.name}: {copy.reason}")
+        with Snapshot.of_copy(self._attempt.url, claim.queue, copy.replica.deletes) as (
+            tick_id,
+            snapshot,
+        ):
+            rows = rows_at(self._batch.spark, claim.session, address, source, snapshot)
+            return self._publish(copy, rows, snapshot.transactions, tick_id)
+
+    def _copy_in_parts(self, name: str, copy: _Copy, deadline: float) -> Replicated | None:
+        """Continues the copy of a table. Returns None if parts are missing still."""
+        batch, claim, replica = self._batch, self._claim, copy.replica
+        with replica.attempt(batch, "", replica.columns()) as output:
+            output.foreign, table = copy.foreign, output.begin()
+            source, noted = copy.standing.source, self._tables.copying_tick(name)
+            parts = CopyInParts(batch, claim, output, source, copy.reason, noted, self._log)
+            try:
+                output.check_foreign(table)
+                is_complete = parts.read(deadline)
+            finally:
+                self._tables.note_copying(name, parts.tick_id, parts.progress)
+            if not is_complete:
+                return None
+            try:
+                tick_id, copied, rows = parts.rows()
+                copy = replace(copy, reason=parts.reason, foreign=output.foreign, parts=parts)
+                done = self._publish(copy, rows, copied, tick_id)
+            except Exception:
+                parts.check_files()
+                raise
+            finally:
+                parts.close()
+        self._tables.end_copying(name)
+        return done
+
+    def _publish(
+        self, copy: _Copy, rows: DataFrame, copied: str, tick_id: int | None
+    ) -> Replicated:
+        """Publishes the rows that a table has in a snapshot."""
+        batch, claim, replica, source = self._batch, self._claim, copy.replica, copy.standing.source
+        claim.before_publishing(partial(copy.standing.check_unchanged, claim.session))
+        repaired = None
+        # After a TRUNCATE, most rows differ.
+        if copy.state is not None and copy.reason != TRUNCATED:
+            with _may_be_unreadable(copy, self._log):
+                repaired = replica.repair(batch, copy.state, rows, copied, tick_id)
+        version, count, written = repaired or (
+            *replica.overwrite(batch, rows, copied, tick_id, copy.foreign),
+            None,
+        )
+        remember(claim, source.name, Copied(copied, source.shape))
+        return Replicated(source, replica.location, version, count, copy.reason, written)
+
+
+@contextmanager
+def _may_be_unreadable(copy: _Copy, log: Log) -> Iterator[None]:
+    """Allows a full write of a replica that cannot be compared, unless it keeps rows."""
+    replica = copy.replica
+    try:
+        with clear_executor_errors():
+            yield
+    except Exception as error:  # Spark's, for example for a file that is gone.
+        if isinstance(error, PgqueError) and not isinstance(error, Unreadable):
+            raise
+        if copy.parts is not None:
+            copy.parts.check_files()
+        line = next(iter(str(error).splitlines()), type(error).__name__)
+        told = f"{replica.source.name} cannot be compared with {replica.location}: {line}"
+        if replica.deletes != HARD:
+            raise StorageFailed(
+                told,
+                "Run the batch again. Only if files of the replica are gone, and so the rows that "
+                "only they kept: move it away, and the next batch creates it again.",
+                passing=passes(error),
+            ) from error
+        log(f"{told}. The replica is rewritten completely")

@@ -1,0 +1,358 @@
+"""The last comparison of a replica stays visible, and comparisons come by themselves."""
+
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from pyspark.sql import SparkSession
+
+from pgque_dagster import DeltaReplicas, PostgresReplicas, build_table_replicas
+from pgque_dagster.client import Client
+from pgque_dagster.client.replicas import parts
+from pgque_dagster.client.replicas.capture import copy_again
+from pgque_dagster.client.replicas.status import ReplicaStatus
+from tests.dagster.replicas.shop import Shop
+from tests.support.queues.sql import connect
+
+KEY = dg.AssetCheckKey(dg.AssetKey(["shop", "public", "orders"]), "equals_source")
+
+
+class Watched(Shop):
+    """A project whose runs are those of its sensor, which leave the checks out."""
+
+    def run(self) -> dg.ExecuteInProcessResult:
+        with Client(self.url) as client:
+            client.force_next_tick("shop")
+            client.ticker()
+        job = self.repository.get_implicit_global_asset_job_def()
+        job = job.get_subset(asset_selection={KEY.asset_key}, asset_check_selection=set())
+        return job.execute_in_process(instance=self.instance, raise_on_error=False)
+
+
+@pytest.fixture
+def options() -> dict[str, Any]:
+    """Those of the replicas; tests may have others."""
+    return {}
+
+
+@pytest.fixture
+def shop(
+    database_url: str, spark: SparkSession, tmp_path: Path, options: dict[str, Any]
+) -> Iterator[Shop]:
+    """A project that has copied one table of one row."""
+    with connect(database_url) as db:
+        db.execute("create table orders (id int primary key, total int)")
+        db.execute("insert into orders values (1, 9)")
+    options = {"target": PostgresReplicas(schema="copies"), **options}
+    target = options["target"]
+    if isinstance(target, DeltaReplicas):
+        options["target"] = DeltaReplicas(str(tmp_path))
+    made = Watched(database_url, spark, tmp_path, ["public.orders"], **options)
+    made.capture()
+    assert made.run().success
+    yield made
+
+
+def sql(shop: Shop, statement: str) -> None:
+    with connect(shop.url) as db:
+        db.execute(statement.encode())
+
+
+def shown(shop: Shop) -> tuple[str, str, str]:
+    """What the page of the asset shows of the check: its status, whose it is, and its text."""
+    storage = shop.instance.event_log_storage
+    (last,) = storage.get_asset_check_execution_history(KEY, limit=1)
+    assert last.event is not None
+    assert last.event.dagster_event is not None
+    evaluation = last.event.dagster_event.asset_check_evaluation_data
+    word = {True: "green", False: "red"}[evaluation.passed]
+    if not evaluation.passed and evaluation.severity == dg.AssetCheckSeverity.WARN:
+        word = "orange"
+    (materialization,) = shop.instance.fetch_materializations(KEY.asset_key, limit=1).records
+    whose = "of this run" if last.run_id == materialization.run_id else "of another run"
+    target = evaluation.target_materialization_data
+    is_newest = (
+        target.storage_id == materialization.storage_id
+        if target
+        else last.create_timestamp > materialization.timestamp
+    )
+    assert whose == "of this run" or is_newest, "else Dagster shows: not evaluated"
+    return word, whose, str(evaluation.description)
+
+
+def metadata(shop: Shop) -> dict[str, Any]:
+    event = shop.instance.get_latest_materialization_event(KEY.asset_key)
+    assert event is not None
+    assert event.asset_materialization is not None
+    return {name: each.value for name, each in event.asset_materialization.metadata.items()}
+
+
+def status(shop: Shop) -> ReplicaStatus:
+    with Client(shop.url) as client:
+        (found,) = client.replicas("shop")
+    return found
+
+
+class Sensor:
+    """The sensor that has replicas compared, evaluated again and again by a daemon."""
+
+    def __init__(self, shop: Shop) -> None:
+        self._shop, self._cursor = shop, ""
+        self.definition = shop.repository.get_sensor_def("shop_verify_sensor")
+
+    def evaluate(self) -> dg.RunRequest | str:
+        context = dg.build_sensor_context(
+            instance=self._shop.instance,
+            resources={"pgque": self._shop.resources["pgque"]},
+            cursor=self._cursor,
+            repository_def=self._shop.repository,
+        )
+        result = self.definition.evaluate_tick(context)
+        self._cursor = result.cursor or self._cursor
+        if result.run_requests:
+            (request,) = result.run_requests
+            return request
+        return str(result.skip_message)
+
+
+def age(shop: Shop, minutes: int) -> None:
+    """Lets time pass since the last batch and the last comparison."""
+    sql(
+        shop,
+        "update pgque.replica_status set tried_at = tried_at - interval '1 min' * %(n)s,"
+        " stored_at = stored_at - interval '1 min' * %(n)s,"
+        " verified_at = verified_at - interval '1 min' * %(n)s".replace("%(n)s", str(minutes)),
+    )
+
+
+def test_a_difference_stays_red_in_each_batch_until_a_comparison_is_equal(shop: Shop) -> None:
+    assert shown(shop)[:2] == ("orange", "of this run")
+    assert "Never compared with its table" in shown(shop)[2]
+    assert all(each.passed for each in shop.verify())
+    sql(shop, "insert into orders values (2, 2)")
+    shop.run()
+    word, whose, told = shown(shop)
+    assert (word, whose) == ("green", "of this run")
+    assert f"Equal at tick {status(shop).verified_tick}, " in told
+    assert "1 batches since" in told
+    assert metadata(shop)["pgque/verified"].startswith("equal at tick ")
+    assert metadata(shop)["pgque/batches_since_verified"] == 1
+    assert metadata(shop)["dagster/row_count"] == 2
+
+    sql(shop, "update copies.orders set total = 0 where id = 1")
+    (failed,) = [each for each in shop.verify() if not each.passed]
+    assert "1 of 2 rows differ: different {'id': 1}" in str(failed.description)
+    # It mends the row, and nobody has seen that yet.
+    sql(shop, "update orders set total = 3 where id = 1")
+    shop.run()
+    word, whose, told = shown(shop)
+    assert (word, whose) == ("red", "of this run")
+    assert "different {'id': 1}" in told
+    assert "The job shop_repair writes the rows that differ" in told
+
+    assert all(each.passed for each in shop.verify())
+    sql(shop, "delete from orders where id = 2")
+    shop.run()
+    assert shown(shop)[0] == "green"
+    assert metadata(shop)["dagster/row_count"] == 1
+
+
+def test_what_is_found_while_a_batch_is_stored_is_what_the_page_shows(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch evaluates the check after the comparison was launched, and before it ends."""
+    from pgque_dagster.client.replicas.postgres import verify as postgres
+
+    assert all(each.passed for each in shop.verify())
+    sql(shop, "update copies.orders set total = 0")
+    compare = postgres.verify
+
+    def slow(*arguments: Any) -> Any:
+        found = compare(*arguments)
+        sql(shop, "insert into orders values (2, 2)")
+        assert shop.run().success
+        assert shown(shop)[0] == "green"
+        # SQLite keeps whole seconds of when the result is reported.
+        time.sleep(1)
+        return found
+
+    monkeypatch.setattr(postgres, "verify", slow)
+    shop.verify()
+
+    word, _, told = shown(shop)
+    assert word == "red"
+    assert "different {'id': 1}" in told
+
+
+def test_a_copy_is_compared_once_and_so_is_a_repair(shop: Shop) -> None:
+    sensor = Sensor(shop)
+    request = sensor.evaluate()
+    assert isinstance(request, dg.RunRequest)
+    assert list(request.asset_check_keys or ()) == [KEY]
+    assert "no replica is due" in str(sensor.evaluate()), "also before the run has begun"
+    job = shop.repository.get_job("shop_verify")
+    assert request.asset_selection is None
+    job = job.get_subset(asset_check_selection=set(request.asset_check_keys or ()))
+    done = job.execute_in_process(instance=shop.instance)
+    assert [each.asset_check_key for each in done.get_asset_check_evaluations()] == [KEY]
+    assert "no replica is due" in str(sensor.evaluate())
+    assert "no replica is due" in str(Sensor(shop).evaluate()), "also without its cursor"
+
+    repair = {"ops": {"shop_repair_tables": {"config": {"tables": ["public.orders"]}}}}
+    job = shop.repository.get_job("shop_repair")
+    assert job.execute_in_process(instance=shop.instance, run_config=repair).success
+    shop.run()
+    again = sensor.evaluate()
+    assert isinstance(again, dg.RunRequest)
+    assert again.run_key != request.run_key
+
+
+def test_a_small_table_is_compared_every_four_minutes(shop: Shop) -> None:
+    sensor = Sensor(shop)
+    shop.verify()
+    assert isinstance(sensor.evaluate(), str)
+    age(shop, 5)
+    request = sensor.evaluate()
+    assert isinstance(request, dg.RunRequest)
+    assert list(request.asset_check_keys or ()) == [KEY]
+
+    sql(shop, "update pgque.replica_status set row_count = 2000000")
+    assert isinstance(sensor.evaluate(), str)
+
+
+@pytest.mark.parametrize("options", [{"target": DeltaReplicas("lake")}])
+def test_a_commit_of_somebody_else_is_noticed_and_is_a_difference(shop: Shop) -> None:
+    from deltalake import DeltaTable
+
+    sensor = Sensor(shop)
+    assert isinstance(sensor.evaluate(), dg.RunRequest)
+    assert all(each.passed for each in shop.verify())
+    assert isinstance(sensor.evaluate(), str)
+    DeltaTable(str(shop.folder / "public" / "orders")).update(updates={"total": "0"})
+    assert isinstance(Sensor(shop).evaluate(), dg.RunRequest)
+
+    (failed,) = [each for each in shop.verify() if not each.passed]
+    assert failed.severity == dg.AssetCheckSeverity.ERROR
+    assert "somebody else changed it" in str(failed.description)
+    assert isinstance(Sensor(shop).evaluate(), str), "it is known"
+
+    for number in range(2, 12):
+        sql(shop, f"insert into orders values ({number}, 2)")
+        shop.run()
+        assert shown(shop)[0] == "red", "also ten batches later"
+    with Client(shop.url) as client:
+        (critical,) = [each for each in client.health() if each.status == "critical"]
+        copy_again(client, "shop", "shop", "public.orders")
+    assert "somebody else has written" in critical.detail
+    shop.run()
+    assert shown(shop)[0] == "red", "until a comparison is green"
+    with Client(shop.url) as client:
+        (critical,) = [each for each in client.health() if each.status == "critical"]
+    assert "differed" in critical.detail
+    assert isinstance(sensor.evaluate(), dg.RunRequest)
+    assert all(each.passed for each in shop.verify())
+    assert shown(shop)[0] == "green"
+
+
+def test_no_comparison_begins_while_one_is_at_work(shop: Shop) -> None:
+    # A schedule opens its instance anew.
+    shop.instance = dg.DagsterInstance.local_temp(str(shop.folder))
+    job = shop.repository.get_job("shop_verify")
+    run = shop.instance.create_run_for_job(job)
+    shop.instance.report_engine_event("started", run)
+    sensor = Sensor(shop)
+    assert "a run of shop_verify is comparing" in str(sensor.evaluate())
+    schedule = shop.repository.get_schedule_def("shop_verify_schedule")
+    with dg.build_schedule_context(shop.instance) as context:
+        assert not schedule.evaluate_tick(context).run_requests
+        shop.instance.report_run_canceled(run)
+        assert schedule.evaluate_tick(context).run_requests
+    assert isinstance(sensor.evaluate(), dg.RunRequest)
+
+
+def test_a_comparison_that_never_ends_is_given_up_and_changes_nothing(
+    shop: Shop, spark: SparkSession
+) -> None:
+    shop.verify()
+    sql(shop, "update copies.orders set total = 0")
+    shop.verify()
+    hasty = Watched(
+        shop.url,
+        spark,
+        shop.folder,
+        ["public.orders"],
+        target=PostgresReplicas(schema="copies"),
+        verify_timeout=timedelta(seconds=1),
+    )
+    with connect(shop.url) as db, db.transaction():
+        db.execute("lock table copies.orders")
+        (failed,) = [each for each in hasty.verify() if not each.passed]
+    assert failed.severity == dg.AssetCheckSeverity.ERROR, "the last one that ended found some"
+    assert "took longer than 1.0s" in str(failed.description)
+    found = status(shop)
+    assert "took longer" in str(found.unverified)
+    assert "different {'id': 1}" in str(found.verified_problem)
+    with Client(shop.url) as client:
+        (check,) = [each for each in client.health() if each.check.startswith("replica:")]
+    assert check.status == "critical"
+
+
+@pytest.mark.parametrize("options", [{"verify_cron": "* * * * *"}])
+def test_a_comparison_that_is_long_ago_is_a_warning(shop: Shop) -> None:
+    shop.verify()
+    shop.run()
+    assert shown(shop)[0] == "green"
+    age(shop, 3)
+    sql(shop, "insert into orders values (2, 2)")
+    shop.run()
+    word, _, told = shown(shop)
+    assert word == "orange"
+    assert "see why it was not compared since, as * * * * * requires" in told
+
+
+@pytest.mark.parametrize("options", [{"verify_share": 0.5}])
+def test_the_schedule_compares_one_part_and_a_difference_stays_red(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "WHOLE_BYTES", -1)
+    schedule = shop.repository.get_schedule_def("shop_verify_schedule")
+    # A schedule opens its instance anew.
+    with dg.build_schedule_context(dg.DagsterInstance.local_temp(str(shop.folder))) as context:
+        (request,) = schedule.evaluate_tick(context).run_requests or ()
+    (first,) = shop.verify(request.run_config)
+    assert (first.passed, first.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert "1 of 2 parts were compared since the last copy" in str(first.description)
+    (second,) = shop.verify(request.run_config)
+    assert second.passed
+    records: Any = second.metadata["parts"].value
+    assert [(each["number"], each["of"]) for each in records] == [(1, 2), (2, 2)]
+
+    sql(shop, "update copies.orders set total = 0")
+    found = [each for _ in range(2) for each in shop.verify(request.run_config)]
+    assert sum("At tick" in str(each.description) for each in found) == 1
+    (last,) = found[-1:]
+    assert (last.passed, last.severity) == (False, dg.AssetCheckSeverity.ERROR)
+    assert "different {'id': 1}" in str(last.description)
+    assert "The job shop_repair writes" in str(last.description)
+    sql(shop, "insert into orders values (2, 2)")
+    shop.run()
+    word, whose, told = shown(shop)
+    assert (word, whose) == ("red", "of this run")
+    assert "2 of 2 parts were compared since the last copy" in told
+
+    sql(shop, "update copies.orders set total = 9 where id = 1")
+    assert all(each.passed for each in shop.verify())
+    shop.run()
+    assert shown(shop)[0] == "green"
+
+
+@pytest.mark.parametrize("share", [0, -0.1, 1.1, float("nan"), "0.1", True])
+def test_a_share_is_a_number_up_to_one(share: Any) -> None:
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="is not a share of a table"):
+        build_table_replicas(
+            "shop", ["public.orders"], target=DeltaReplicas("lake"), verify_share=share
+        )

@@ -1,0 +1,79 @@
+"""Nothing is left of tests that a signal ends."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.leftovers import MARK, marked
+from tests.support.runner.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+CONFIGURATION = "from tests.conftest import pytest_configure, pytest_keyboard_interrupt\n"
+TEST = """
+import subprocess, time
+from tests.conftest import new_server
+
+def test_it(tmp_path_factory):
+    with new_server() as server:
+        program = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        started = tmp_path_factory.getbasetemp() / "started"
+        started.write_text(f"{server.data_dir} {server.pid} {program.pid}")
+        time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize(
+    ("send", "number"),
+    [
+        (os.killpg, signal.SIGTERM),
+        (os.killpg, signal.SIGKILL),
+        # pytest alone: its worker does not notice, and the test would sleep on.
+        (os.kill, signal.SIGINT),
+    ],
+)
+def test_a_signal_leaves_no_process_and_no_file(
+    tmp_path: Path, send: Callable[[int, int], None], number: signal.Signals
+) -> None:
+    (tmp_path / "conftest.py").write_text(CONFIGURATION)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_it.py").write_text(TEST)
+    with subprocess.Popen(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n1", tmp_path],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DEBUG_TEMPROOT": str(tmp_path)},
+        start_new_session=True,
+    ) as tests:
+        wait_until(lambda: tests.poll() is not None or any(tmp_path.rglob("started")))
+        (started,) = tmp_path.rglob("started")
+        data, *processes = started.read_text().split()
+        mark = f"{os.environ[MARK]}/{tests.pid}"
+        assert set(map(int, processes)) <= set(marked(mark))
+        send(tests.pid, number)
+    wait_until(lambda: not marked(mark) and not Path(data).exists())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_signal_to_the_group_of_the_demo_leaves_no_process_and_no_file(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "demo"],
+        cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as demo:
+        assert demo.stdout is not None
+        assert any("starting dagster dev" in line for line in demo.stdout)
+        mark = f"{os.environ[MARK]}/{demo.pid}"
+        assert marked(mark)
+        os.killpg(demo.pid, number)
+        demo.stdout.read()
+    wait_until(lambda: not marked(mark) and not list(tmp_path.iterdir()))

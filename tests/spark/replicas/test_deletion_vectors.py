@@ -1,0 +1,404 @@
+"""Delta replicas with deletion vectors: a batch writes its changes, and others read them."""
+
+import base64
+import json
+import os
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, TableFeatures
+from pyroaring import BitMap64
+
+from pgque_dagster.client import Client
+from pgque_dagster.client.errors import InvalidArgument
+from pgque_dagster.client.replicas.capture import copy_again
+from pgque_dagster.spark.replicas.location import DeltaReplicas
+from pgque_dagster.spark.sinks import compaction
+from pgque_dagster.spark.sinks.delta import maintenance, replacing, sink
+from pgque_dagster.spark.sinks.files.storage import StorageFailed
+from tests.support.replicas.replication import CONSUMER, QUEUE, DeltaReplication
+from tests.support.spark.delta_tables import read_delta, read_delta_by_duckdb
+
+T = "public.t"
+
+
+def prepare(delta: DeltaReplication, rows: int = 10) -> None:
+    delta.sql("create table t (id int primary key, v int)")
+    delta.sql(f"insert into t select n, 1 from generate_series(1, {rows}) n")
+    delta.capture(T)
+    delta.catch_up()
+
+
+def folder(delta: DeltaReplication) -> Path:
+    return delta.folder / "public" / "t"
+
+
+def vector_files(delta: DeltaReplication) -> set[str]:
+    return {path.name for path in folder(delta).glob("deletion_vector_*.bin")}
+
+
+def actions(delta: DeltaReplication, version: int | None = None) -> Iterator[dict[str, Any]]:
+    """The actions of a version, by default of the newest one."""
+    version = delta.table(T).version() if version is None else version
+    yield from map(json.loads, (folder(delta) / f"_delta_log/{version:020}.json").open())
+
+
+def vectors(delta: DeltaReplication) -> list[dict[str, Any]]:
+    """The vectors that the newest version adds."""
+    added = [each["add"] for each in actions(delta) if "add" in each]
+    return [each["deletionVector"] for each in added if "deletionVector" in each]
+
+
+def commit(delta: DeltaReplication, change: Callable[[dict[str, Any]], None]) -> None:
+    """Commits the newest version's files with vectors anew, as another engine may do."""
+    found = [each["add"] for each in actions(delta) if "deletionVector" in each.get("add", {})]
+    old = [{x: each[x] for x in ("path", "size", "deletionVector")} for each in found]
+    for each in found:
+        change(each)
+    lines = [
+        {"commitInfo": {"operation": "OPTIMIZE"}},
+        *({"remove": {**each, "dataChange": False, "deletionTimestamp": 1}} for each in old),
+        *({"add": {**each, "dataChange": False}} for each in found),
+    ]
+    path = folder(delta) / f"_delta_log/{delta.table(T).version() + 1:020}.json"
+    path.write_text("".join(json.dumps(each) + "\n" for each in lines))
+
+
+@pytest.mark.parametrize(
+    "deletes", ["hard", pytest.param("soft", marks=pytest.mark.slow), "history"]
+)
+def test_a_batch_writes_its_changes_and_not_the_table(
+    delta: DeltaReplication, deletes: Any
+) -> None:
+    delta.keep(deletes)
+    prepare(delta, 50_000)
+    (before,) = folder(delta).glob("data/*/*.parquet")
+    table_size = before.stat().st_size
+
+    for batch in range(2):
+        delta.sql(f"update t set v = 2 where id % 500 = {batch}")
+        delta.sql(f"delete from t where id = {batch + 7}; insert into t values ({-batch}, 1)")
+        delta.catch_up()
+        delta.check() if deletes == "hard" else None
+        if deletes != "soft":
+            (vector,) = [x for x in vectors(delta) if x["cardinality"] > 90]
+            assert vector["cardinality"] == (batch + 1) * 101
+        added = [each["add"] for each in actions(delta) if "add" in each]
+        assert sum(each["size"] for each in added if "deletionVector" not in each) < table_size / 10
+
+    assert delta.verify().is_equal
+    files = set(folder(delta).glob("data/*/*.parquet"))
+    assert before in files
+    # The keys of batches are removed.
+    assert {str(path) for path in files} == delta.files(T)
+    assert len(delta.copied) == 1
+
+
+def test_files_without_rows_are_removed_from_the_table(delta: DeltaReplication) -> None:
+    prepare(delta)
+    delta.sql("update t set v = v + 1")
+    delta.catch_up()
+    delta.sql("update t set v = v + 1 where id > 5")
+    delta.catch_up()
+    assert len(delta.files(T)) == 2
+    delta.sql("delete from t where id > 5; update t set v = 0")
+    delta.catch_up()
+    assert len(delta.files(T)) == 1
+    assert not vectors(delta)
+    delta.check()
+
+
+def test_statistics_and_bounds_hold_for_files_with_vectors(delta: DeltaReplication) -> None:
+    prepare(delta)
+    delta.sql("delete from t where id in (1, 10)")
+    delta.catch_up()
+    (added,) = [each["add"] for each in actions(delta) if "add" in each]
+    statistics = json.loads(added["stats"])
+    assert statistics["numRecords"] == 10
+    assert statistics["tightBounds"] is False
+
+
+def test_keys_with_cut_statistics_are_found(delta: DeltaReplication) -> None:
+    """Two values of `tests/spark/sinks/test_positions.py`, as the log has their bounds."""
+    long = ["repeat('b', 100) || 'c'", "repeat('b', 31) || repeat(U&'\\+10FFFF', 9)"]
+    for place, value in enumerate(long):
+        delta.sql(f"create table t{place} (k text, at timestamptz, v int, primary key (k, at))")
+        delta.sql(f"insert into t{place} values ({value}, '1883-11-18 12:03:58+00', 1)")
+        delta.capture(f"public.t{place}")
+    delta.catch_up()
+    for place in range(len(long)):
+        delta.sql(f"update t{place} set v = 2")
+    delta.catch_up()
+    delta.check()
+    assert all(len(delta.files(f"public.t{place}")) == 1 for place in range(len(long)))
+
+
+def test_repeated_rows_are_replaced_by_one(delta: DeltaReplication) -> None:
+    prepare(delta)
+    delta.repeat_rows(T)
+    delta.sql("update t set v = 2 where id <= 5")
+    delta.catch_up()
+    assert [row["id"] for row in delta.replica(T)].count(3) == 1
+    delta.sql("update t set v = 2")
+    delta.catch_up()
+    delta.check()
+
+
+def test_a_file_without_statistics_is_searched(delta: DeltaReplication) -> None:
+    prepare(delta)
+    delta.sql("delete from t where id = 1")
+    delta.catch_up()
+    commit(delta, lambda add: add.update(stats='{"numRecords":10}'))
+    delta.sql("delete from t where id = 2")
+    delta.catch_up()
+    commit(delta, lambda add: add.pop("stats"))
+    delta.sql("update t set v = 3 where id = 5")
+    delta.catch_up()
+    assert len(delta.copied) == 1
+    delta.check()
+
+
+def inline(delta: DeltaReplication, add: dict[str, Any]) -> None:
+    payload = struct.pack("<I", 1681511377) + BitMap64([0]).serialize()
+    text = base64.b85encode(payload, pad=True).decode()
+    python = "".join(map(chr, base64._b85alphabet))  # type: ignore[attr-defined]
+    z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+    add["deletionVector"] = {
+        "storageType": "i",
+        "pathOrInlineDv": text.translate(str.maketrans(python, z85)),
+        "sizeInBytes": len(payload),
+        "cardinality": 1,
+    }
+
+
+def absolute(delta: DeltaReplication, add: dict[str, Any]) -> None:
+    (name,) = vector_files(delta)
+    moved = delta.folder / "elsewhere.bin"
+    (folder(delta) / name).rename(moved)
+    vector = {**add["deletionVector"], "storageType": "p", "pathOrInlineDv": f"file://{moved}"}
+    add["deletionVector"] = vector
+
+
+@pytest.mark.parametrize("change", [inline, absolute])
+def test_vectors_of_other_engines_are_united(
+    delta: DeltaReplication, change: Callable[[DeltaReplication, dict[str, Any]], None]
+) -> None:
+    prepare(delta)
+    delta.sql("delete from t where id = 1")
+    delta.catch_up()
+    commit(delta, lambda add: change(delta, add))
+    assert len(read_delta(delta.table(T))) == 9
+    assert delta.verify().is_equal
+    delta.sql("delete from t where id = 3; update t set v = 2 where id = 4")
+    delta.catch_up()
+    assert [vector["cardinality"] for vector in vectors(delta)] == [3]
+    assert len(delta.copied) == 1
+    delta.check()
+
+
+def test_checkpoints_have_the_vectors(delta: DeltaReplication) -> None:
+    prepare(delta)
+    delta.table(T).alter.set_table_properties({"delta.checkpointInterval": "2"})
+    for number in range(1, 6):
+        delta.sql(f"update t set v = 5 where id = {number}")
+        delta.catch_up()
+    log = folder(delta) / "_delta_log"
+    checkpoints = sorted(log.glob("*.checkpoint.parquet"))
+    assert len(checkpoints) >= 2
+    # Older versions are then only in checkpoints.
+    for version in range(int(checkpoints[-1].name[:20])):
+        (log / f"{version:020}.json").unlink()
+    delta.check()
+    delta.sql("delete from t where id < 4")
+    delta.catch_up()
+    assert delta.verify().is_equal
+    delta.check()
+    version = int(checkpoints[-1].name[:20]) + 1
+    earlier = DeltaTable(str(folder(delta)), version=version)
+    found = read_delta_by_duckdb(str(folder(delta)), version)
+    assert sorted(found.to_pylist(), key=repr) == sorted(read_delta(earlier).to_pylist(), key=repr)
+    rows = delta.sink(T).read(delta.spark, version)  # type: ignore[call-arg]
+    assert rows.count() == found.num_rows == 10
+
+
+def test_maintenance_keeps_the_vector_files_that_readers_may_need(
+    delta: DeltaReplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(delta)
+    for number in (1, 2, 3):
+        delta.sql(f"delete from t where id = {number}")
+        delta.catch_up()
+    (in_use,) = [f"u{each['pathOrInlineDv']}" for each in vectors(delta)]
+    files = vector_files(delta)
+    assert len(files) == 3
+    left = folder(delta) / "deletion_vector_0d3c2b1a-0000-4000-8000-000000000000.bin"
+    left.write_bytes(b"\x01")
+    old = (datetime.now(UTC) - timedelta(days=30)).timestamp()
+    for path in folder(delta).glob("*.bin"):
+        os.utime(path, (old, old))
+
+    # Their files were removed a moment ago, so readers may be at those versions.
+    deleted = delta.sink(T).maintain(delta.url).deleted
+    assert list(deleted) == [left.name]
+    assert vector_files(delta) == files
+    delta.check()
+
+    later = sink.now() + 8 * 86_400_000
+    monkeypatch.setattr(sink, "now", lambda: later)
+    delta.sql("insert into t values (20, 1)")
+    delta.catch_up()
+    delta.sink(T).maintain(delta.url)
+    assert in_use
+    delta.check()
+    assert delta.verify().is_equal
+
+
+def test_a_compaction_while_rows_are_found_loses_nothing(
+    delta: DeltaReplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(delta)
+    for number in range(3):
+        delta.sql(f"update t set v = 2 where id = {number}; insert into t values (1{number}0, 1)")
+        delta.catch_up()
+    find, calls = replacing.find_positions, []
+
+    def finding(*arguments: Any) -> Any:
+        found = find(*arguments)
+        calls.append(len(found))
+        if len(calls) == 1:
+            assert delta.sink(T).maintain(delta.url).by == 1
+        return found
+
+    monkeypatch.setattr(replacing, "find_positions", finding)
+    delta.sql("update t set v = 3 where id in (2, 3); delete from t where id = 110")
+    delta.catch_up()
+    assert calls == [3, 1]
+    delta.check()
+    assert len(delta.copied) == 1
+    # The file of the attempt on the older version is removed.
+    referenced = {vector["pathOrInlineDv"] for vector in vectors(delta)}
+    assert len(referenced) == 1
+
+
+@pytest.mark.parametrize("deleted", ["id % 3 = 0", "true"])
+def test_rows_that_are_deleted_while_a_file_is_written_anew_stay_deleted(
+    delta: DeltaReplication, monkeypatch: pytest.MonkeyPatch, deleted: str
+) -> None:
+    # A file with many deleted rows is written anew however large it is.
+    monkeypatch.setattr(compaction, "_LARGE_BYTES", 1)
+    prepare(delta, 20)
+    delta.sql("update t set v = 2 where id % 5 = 0")
+    delta.catch_up()
+    publish, calls = maintenance.commit, []
+
+    def committed(*arguments: Any) -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            delta.sql(f"update t set v = 3 where id = 7; delete from t where {deleted}")
+            delta.catch_up()
+        publish(*arguments)
+
+    monkeypatch.setattr(maintenance, "commit", committed)
+    done = delta.sink(T).maintain(delta.url)
+    assert len(calls) == (1 if deleted == "true" else 2)
+    assert (done.replaced, done.by) == ((0, 0) if deleted == "true" else (1, 1))
+    delta.check()
+    delta.sql("update t set v = 4; insert into t values (0, 1)")
+    delta.catch_up()
+    delta.check()
+    assert len(delta.copied) == 1
+
+
+def test_a_compaction_that_a_batch_overtakes_loses_nothing(delta: DeltaReplication) -> None:
+    prepare(delta)
+    delta.sql("insert into t values (20, 1)")
+    delta.catch_up()
+    earlier = delta.table(T)
+    delta.sql("delete from t where id = 3")
+    delta.catch_up()
+    with pytest.raises(Exception, match=r"(?i)concurrent|conflict"):
+        earlier.optimize.compact()
+    delta.check()
+
+
+# Batches of replicas without vectors are in test_lake.py, too.
+@pytest.mark.parametrize(
+    "deletes", [*(pytest.param(x, marks=pytest.mark.slow) for x in ("hard", "soft")), "history"]
+)
+def test_without_vectors_older_readers_read_the_table(
+    delta: DeltaReplication, deletes: Any
+) -> None:
+    delta.target = DeltaReplicas(str(delta.folder), deletes=deletes, deletion_vectors=False)
+    prepare(delta)
+    delta.sql("update t set v = 2 where id = 3; delete from t where id = 4")
+    delta.catch_up()
+    assert delta.verify().is_equal
+    assert not vectors(delta)
+    table = delta.table(T)
+    assert "deletionVectors" not in (table.protocol().reader_features or ())
+    assert table.to_pyarrow_table().num_rows == {"hard": 9, "soft": 10, "history": 11}[deletes]
+
+    # A table that was made so goes on, until somebody changes it.
+    delta.target = DeltaReplicas(str(delta.folder), deletes=deletes)
+    delta.sql("update t set v = 3 where id = 3")
+    delta.catch_up()
+    assert not vectors(delta)
+    table = delta.table(T)
+    table.alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
+    table.alter.set_table_properties({"delta.enableDeletionVectors": "true"})
+    delta.sql("update t set v = 4 where id = 5")
+    delta.catch_up()
+    assert [vector["cardinality"] for vector in vectors(delta)] == [1]
+    assert delta.verify().is_equal
+    assert len(delta.copied) == 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(Path.unlink, marks=pytest.mark.slow),
+        lambda path: path.write_bytes(b"\x01" * 99),
+    ],
+)
+def test_a_lost_vector_file_stops_the_table_until_it_is_repaired(
+    delta: DeltaReplication, damage: Callable[[Path], object]
+) -> None:
+    prepare(delta)
+    delta.sql("delete from t where id = 1")
+    delta.catch_up()
+    (name,) = vector_files(delta)
+    damage(folder(delta) / name)
+    delta.sql("delete from t where id = 2")
+    delta.tick()
+    with pytest.raises(StorageFailed, match=r"deletion.vector.*(No such file|is damaged)"):
+        delta.run()
+    with Client(delta.url) as client:
+        copy_again(client, QUEUE, CONSUMER, T)
+    delta.catch_up()
+    assert "cannot be compared" in delta.copied[-1]
+    delta.check()
+
+
+def test_an_unknown_feature_is_refused(delta: DeltaReplication) -> None:
+    prepare(delta)
+    delta.sql("delete from t where id = 1")
+    delta.catch_up()
+    (protocol,) = [each["protocol"] for each in actions(delta, 0) if "protocol" in each]
+    protocol["readerFeatures"].append("typeWidening")
+    protocol["writerFeatures"].append("typeWidening")
+    path = folder(delta) / f"_delta_log/{delta.table(T).version() + 1:020}.json"
+    lines: Sequence[dict[str, Any]] = [
+        {"commitInfo": {"operation": "UPGRADE PROTOCOL"}},
+        {"protocol": protocol},
+    ]
+    path.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    delta.sql("delete from t where id = 2")
+    delta.tick()
+    with pytest.raises(StorageFailed, match="TypeWidening"):
+        delta.run()
+    with pytest.raises(InvalidArgument, match="needs a reader that knows typeWidening"):
+        delta.sink(T).read(delta.spark)  # type: ignore[call-arg]
