@@ -42,6 +42,7 @@ def test_every_event_counts_once_when_the_runs_are_killed(live: Live, point: str
     assert live.leftovers() == []
 
 
+@pytest.mark.slow
 def test_a_cancelled_run_gives_its_batch_back_and_reloading_the_code_disturbs_no_run(
     live: Live,
 ) -> None:

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Client
@@ -78,6 +79,7 @@ print("events", new().read.format("pgque").options(**options).load().count())
 """
 
 
+@pytest.mark.slow
 def test_a_stopped_session_is_told_and_the_process_goes_on_with_a_new_one(client: Client) -> None:
     client.send_batch("orders", ["a", "b"])
     tick(client)

@@ -211,7 +211,7 @@ def test_a_process_that_dies_fails_its_run_alone(warm: Warm) -> None:
     assert warm.end_of(other) == "SUCCESS"
 
 
-@pytest.mark.parametrize("op", ["fork", "fork_in_c"])
+@pytest.mark.parametrize("op", [pytest.param("fork", marks=pytest.mark.slow), "fork_in_c"])
 def test_a_process_that_dies_fails_its_run_while_a_child_of_it_lives(warm: Warm, op: str) -> None:
     run = warm.start(op)
 
@@ -230,7 +230,7 @@ def test_a_process_whose_run_failed_gets_no_other_run(warm: Warm) -> None:
     warm.wait_until_gone(warm.note(failed)[1])
 
 
-@pytest.mark.parametrize("op", ["fail", "die"])
+@pytest.mark.parametrize("op", ["fail", pytest.param("die", marks=pytest.mark.slow)])
 def test_a_process_is_replaced_by_one_that_is_ready_for_the_next_run(
     tmp_path: Path, op: str
 ) -> None:
@@ -275,6 +275,7 @@ def test_a_process_that_dies_while_its_run_is_canceled(warm: Warm) -> None:
     assert warm.run(run).tags["pgque/died"] == run
 
 
+@pytest.mark.slow
 def test_a_run_never_executes_older_code_than_that_on_disk(warm: Warm) -> None:
     warm.said()
     warm.change("changed")
@@ -296,6 +297,7 @@ def test_reloading_the_code_location_starts_new_processes(warm: Warm) -> None:
     warm.wait_until_gone(process)
 
 
+@pytest.mark.slow
 def test_a_launcher_that_ends_leaves_a_process_that_ends_with_its_run(tmp_path: Path) -> None:
     with launching(tmp_path, "{}") as warm:
         run = warm.start("wait")

@@ -252,6 +252,7 @@ def test_a_run_that_fails_between_two_tables_is_done_again_whole(
     assert shop.rows("public.items") == [{"id": 1, "name": "x"}]
 
 
+@pytest.mark.slow
 def test_replicas_for_two_targets_share_a_queue_and_the_capture(
     shop: Shop, spark: SparkSession, tmp_path: Path
 ) -> None:

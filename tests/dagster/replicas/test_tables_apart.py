@@ -83,6 +83,7 @@ def test_a_table_that_fails_is_not_materialized_and_its_check_is_red(shop: Shop)
     assert all(each.passed for each in shop.verify())
 
 
+@pytest.mark.slow
 def test_a_table_that_stands_apart_is_repaired_by_the_job(shop: Shop) -> None:
     with connect(shop.url) as db:
         db.execute("insert into items values (7, 'infinity')")

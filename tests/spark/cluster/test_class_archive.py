@@ -45,6 +45,7 @@ def test_a_session_shares_the_classes_of_the_archive(tmp_path: Path) -> None:
     assert log.read_text().count("shared objects file (top)") > 3000
 
 
+@pytest.mark.slow
 def test_a_damaged_archive_is_removed_and_the_session_starts(tmp_path: Path) -> None:
     usual = class_archive.make()
     assert usual is not None

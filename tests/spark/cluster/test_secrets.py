@@ -122,8 +122,8 @@ def showing(text: str, folder: Path) -> set[str]:
 @pytest.mark.parametrize(
     ("master", "executors_log", "ways"),
     [
-        # The other way differs from that of the file in where the text is read.
-        ("local[2]", set(), ["url", "url_file"]),
+        # The other ways differ in where the text is read.
+        ("local[2]", set(), ["url"]),
         pytest.param(LOCAL_CLUSTER, {"spark"}, list(PASSWORDS), marks=pytest.mark.slow),
     ],
 )

@@ -56,7 +56,6 @@ def test_columns_are_left_out_or_masked_in_copies_and_changes(replication: Repli
     assert replication.verify(SPEC).differences == 1
 
 
-@pytest.mark.in_the_lake
 @pytest.mark.parametrize("replication", ["iceberg", "postgres"], indirect=True)
 def test_other_columns_have_the_table_copied_again(replication: Replication) -> None:
     replication.sql(f"{TABLE}; insert into t (id, email, notes) values (1, 'a', 'x')")

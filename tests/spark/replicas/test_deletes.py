@@ -165,7 +165,6 @@ def test_the_table_at_any_tick_can_be_asked_for(history: Replication) -> None:
     assert len(history.copied) == 2
 
 
-@pytest.mark.in_the_lake
 def test_columns_that_go_and_come_take_no_version_away(history: Replication) -> None:
     start(history, TABLE)
     before = follow(history, "delete from t where id = 2")
@@ -282,7 +281,7 @@ def test_kept_times_are_not_converted_by_a_guessed_time_zone(soft: Replication, 
     assert soft.replica("public.t") == before
 
 
-@pytest.mark.parametrize("deletes", ["soft", "history"])
+@pytest.mark.parametrize("deletes", [pytest.param("soft", marks=pytest.mark.slow), "history"])
 def test_compaction_and_rows_of_others_take_nothing_away(
     iceberg: IcebergReplication, deletes: Deletes
 ) -> None:

@@ -69,7 +69,7 @@ def commit(delta: DeltaReplication, change: Callable[[dict[str, Any]], None]) ->
 
 
 @pytest.mark.parametrize(
-    "deletes", ["hard", pytest.param("soft", marks=pytest.mark.slow), "history"]
+    "deletes", ["hard", *(pytest.param(x, marks=pytest.mark.slow) for x in ("soft", "history"))]
 )
 def test_a_batch_writes_its_changes_and_not_the_table(
     delta: DeltaReplication, deletes: Any

@@ -109,6 +109,7 @@ def test_more_columns_than_a_replica_can_have_are_refused(deletes: Deletes, most
         target.check(a_table(*(f"c{number}" for number in range(most + 1))))
 
 
+@pytest.mark.slow
 def test_a_table_with_the_most_columns_is_replicated(postgres: PostgresReplication) -> None:
     columns = ", ".join(f"c{number} smallint" for number in range(1598))
     postgres.sql(f"create table t (id int primary key, {columns}); insert into t values (1, 1)")

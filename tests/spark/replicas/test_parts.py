@@ -190,6 +190,7 @@ def test_a_table_that_grows_or_is_emptied_meanwhile(table: LakeReplication) -> N
     assert table.replica("public.t") == []
 
 
+@pytest.mark.slow
 def test_a_repair_begins_the_copy_again(table: LakeReplication) -> None:
     run(table)
     before = left_behind(table)

@@ -139,6 +139,7 @@ def test_a_file_without_rows_is_removed_with_its_deletes(table: IcebergReplicati
     assert delete_files(table) == set()
 
 
+@pytest.mark.slow
 def test_a_data_file_has_few_files_of_deletes_after_many_batches(
     table: IcebergReplication, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,6 +336,7 @@ def test_rows_that_are_deleted_while_a_file_is_written_anew_stay_deleted(
     follow(table, "update t set v = 3; insert into t values (1, 1) on conflict do nothing")
 
 
+@pytest.mark.slow
 def test_position_deletes_in_an_object_store(iceberg: IcebergReplication) -> None:
     iceberg.sql("create table t (id text primary key, v int)")
     iceberg.sql("insert into t select n, 0 from generate_series(1, 100) n")

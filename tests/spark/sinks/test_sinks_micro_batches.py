@@ -156,7 +156,7 @@ STORES: dict[str, Callable[[str], Foreach]] = {
 }
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", ["sink", pytest.param("effect", marks=pytest.mark.slow)])
 def test_the_same_ticks_count_once_also_with_another_checkpoint(
     client: Client, spark: SparkSession, tmp_path: Path, url: str, store: str
 ) -> None:

@@ -36,7 +36,6 @@ WHILE_ANOTHER_WRITES = "while the later attempt writes"
 ALWAYS = {
     ("parquet", SIGSTOP, "after the lease is renewed"),
     ("postgres", SIGSTOP, MERGED),
-    ("postgres", SIGKILL, "before the ack"),
 }
 BALANCE = "create table balance (account text primary key, amount bigint not null)"
 

@@ -29,8 +29,9 @@ def drain(spark: SparkSession, url: str, folder: Path, max_events: str = "100") 
     stream.drain(partial(store, str(folder / "target"), None))
 
 
+@pytest.mark.slow
 @needs_limits
-@pytest.mark.parametrize("moment", [pytest.param("before", marks=pytest.mark.slow), "after"])
+@pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_driver_killed_around_storing_leaves_each_event_once(
     database_url: str, spark: SparkSession, tmp_path: Path, moment: str
 ) -> None:

@@ -201,7 +201,7 @@ def test_columns_that_make_no_event_are_named(
         EventColumns.of(StructType.fromDDL(ddl), options.get("type"))
 
 
-@pytest.mark.parametrize("one_fails", [False, True])
+@pytest.mark.parametrize("one_fails", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_of_two_writes_at_once_each_is_sent_as_a_whole_or_not_at_all(
     client: Client, spark: SparkSession, tmp_path: Path, one_fails: bool
 ) -> None:
