@@ -19,7 +19,7 @@ from ..client.replicas.spec import TableSpec
 from ..client.replicas.status import ReplicaStatus
 from ..jobs.table_jobs import build_table_maintenance_job
 from ..project.database import Database
-from ..project.keys import identifier
+from ..project.keys import WARM, identifier
 from ..project.resource import PgqueResource, takes_resource
 from ..project.step_errors import failing_by_its_reason
 from ..spark.replicas.location import LakeReplicas
@@ -180,7 +180,8 @@ def verify_sensor(
     def request(found: Sequence[ReplicaStatus], run_key: str | None = None) -> dg.RunRequest:
         specs = [spec_of[TableSpec.of(each.table).path] for each in found]
         keys = [check_key(database, name, spec) for spec in specs]
-        return dg.RunRequest(run_key=run_key, asset_check_keys=keys)
+        # Small tables are compared often: starting Spark would take most of the time.
+        return dg.RunRequest(run_key=run_key, asset_check_keys=keys, tags={WARM: "true"})
 
     @dg.sensor(
         name=f"{job_name}_sensor",

@@ -219,6 +219,7 @@ def test_a_small_table_is_compared_every_four_minutes(shop: Shop) -> None:
     request = sensor.evaluate()
     assert isinstance(request, dg.RunRequest)
     assert list(request.asset_check_keys or ()) == [KEY]
+    assert request.tags["pgque/warm"] == "true"
 
     sql(shop, "update pgque.replica_status set row_count = 2000000")
     assert isinstance(sensor.evaluate(), str)
