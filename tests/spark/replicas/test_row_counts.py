@@ -5,7 +5,12 @@ import pytest
 from pgque_dagster.client import Client
 from pgque_dagster.client.replicas.outcome import acked, record_batch
 from pgque_dagster.client.replicas.spec import TableSpec
-from tests.support.replicas.replication import QUEUE, LakeReplication, Replication
+from tests.support.replicas.replication import (
+    QUEUE,
+    DeltaReplication,
+    LakeReplication,
+    Replication,
+)
 
 
 def run(replication: Replication, *, ack: bool = True) -> None:
@@ -58,6 +63,17 @@ def test_changes_add_and_take_away(replication: Replication) -> None:
     replication.sql("insert into t values (201, 1)")
     run(replication)
     assert recorded(replication) == ((known or 0) + is_of_now, is_of_now)
+
+
+def test_rows_of_a_file_that_lacks_some_already_are_counted_once(delta: DeltaReplication) -> None:
+    delta.sql("create table t (id int primary key, v int)")
+    delta.sql("insert into t select n, n from generate_series(1, 10) n")
+    delta.capture("public.t")
+    run(delta)
+    for number in (1, 2):
+        delta.sql(f"delete from t where id = {number}; update t set v = 0 where id = {number + 5}")
+        run(delta)
+    assert recorded(delta) == (rows(delta), True) == (8, True)
 
 
 def test_appended_rows_are_added(lake: LakeReplication) -> None:

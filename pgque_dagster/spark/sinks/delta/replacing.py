@@ -67,7 +67,7 @@ def replace_rows(
         for path, file in touched.items():
             deleted = found[path]
             if file.vector:
-                deleted |= file.vector.positions(storage)
+                deleted = deleted | file.vector.positions(storage)
             if len(deleted) < sizes[path]:
                 yield path, deleted
 
