@@ -4,7 +4,8 @@ The rows of some files are copied, in their order, into one file, which nobody r
 commit replaces the files with it, if the state that was read is still the newest one. If it is not,
 the commit is repeated on the newest one without copying again, as long as all of the files are
 there: files never change. Rows of them that were deleted in the meantime are deleted in the copy,
-too. If one of the files was replaced, such as by another attempt at its batch, the copy is removed.
+too. If one of the files was replaced, such as by another attempt at its batch, or somebody restored
+deleted rows, the copy is removed.
 
 So readers see each row once, and so do later attempts at a batch: they find the rows of earlier
 ones by the column `batch_id`, wherever they are.
@@ -142,7 +143,10 @@ def _replace(
     copy: Sequence[DataFile],
     began: datetime,
 ) -> bool:
-    """Replaces files with a copy without their deleted rows. Returns False if one is gone."""
+    """Replaces files with a copy without their deleted rows.
+
+    Returns False if a file is gone, or if rows that the copy lacks were restored.
+    """
     while True:
         newest = {file.path: file for file in table.read()}
         if not all(file.path in newest for file in group) or datetime.now(UTC) - began > _LONGEST:
@@ -152,6 +156,8 @@ def _replace(
         for file, was in zip(group, deleted, strict=True):
             if newest[file.path].deleted != file.deleted:
                 now = _deleted_in(table.storage, newest[file.path])
+                if not was <= now:
+                    return False
                 later |= BitMap64(first + place - was.rank(place) for place in now - was)
             first += file.rows - len(was)
         try:

@@ -313,6 +313,25 @@ def test_rows_that_are_deleted_while_a_file_is_written_anew_stay_deleted(
     assert len(delta.copied) == 1
 
 
+def test_rows_that_are_restored_while_a_file_is_written_anew_are_there(
+    delta: DeltaReplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(delta)
+    before = delta.table(T).version()
+    delta.sql("delete from t where id < 5")
+    delta.catch_up()
+    publish, restore = maintenance.commit, [before]
+
+    def committed(*arguments: Any) -> None:
+        if restore:
+            delta.table(T).restore(restore.pop())
+        publish(*arguments)
+
+    monkeypatch.setattr(maintenance, "commit", committed)
+    assert delta.sink(T).maintain(delta.url).replaced == 0
+    assert len(delta.arrow(T)) == 10
+
+
 def test_a_compaction_that_a_batch_overtakes_loses_nothing(delta: DeltaReplication) -> None:
     prepare(delta)
     delta.sql("insert into t values (20, 1)")
