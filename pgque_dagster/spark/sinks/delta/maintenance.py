@@ -69,9 +69,12 @@ def keep_removed(table: DeltaTable, retention: timedelta) -> timedelta:
     Checkpoints leave out files that were removed earlier, so that a vacuum would not know them.
     """
     text = table.metadata().configuration.get(_RETENTION, "")
-    units = re.findall(r"(\d+) (week|day|hour|minute|second)", text)
+    units = re.findall(r"(\d+) (week|day|hour|minute|second)", text.lower())
     known = sum((timedelta(**{f"{unit}s": int(count)}) for count, unit in units), timedelta())
-    if retention > (known or _DEFAULT_RETENTION):
-        days = math.ceil(retention / timedelta(days=1))
+    kept = max(known, retention)
+    # For what else Spark reads, such as capital letters, Delta's library takes the default.
+    is_read = re.fullmatch(r"interval( +\d+ +[a-z]+)+", text)
+    if kept > (known if is_read else _DEFAULT_RETENTION):
+        days = math.ceil(kept / timedelta(days=1))
         table.alter.set_table_properties({_RETENTION: f"interval {days} days"})
-    return max(known, retention)
+    return kept
