@@ -79,19 +79,23 @@ class ReplicaStatus:
 
     @property
     def is_partial(self) -> bool:
-        """Whether some parts, but not all, were compared since the last copy."""
-        return any(len(self.compared) < each["of"] for each in self.compared)
+        """Whether it is compared in parts, and not all were compared since the last copy."""
+        return any(len(self.compared) < each["of"] for each in self.parts or ())
 
     @property
     def comparing(self) -> str | None:
         """Which parts were compared, and when; None if it is not compared in parts."""
-        if not self.compared:
+        if not self.parts:
             return None
+        told = (
+            f"{len(self.compared)} of {self.parts[0]['of']} parts were compared since the last copy"
+        )
+        if not self.compared:
+            return told
         oldest = min(self.compared, key=lambda each: int(each["tick"]))
         ago = age(datetime.now(UTC) - datetime.fromisoformat(oldest["at"]))
         return (
-            f"{len(self.compared)} of {oldest['of']} parts were compared since the last copy, part "
-            f"{oldest['number']} least recently, at tick {oldest['tick']}, {ago} ago"
+            f"{told}, part {oldest['number']} least recently, at tick {oldest['tick']}, {ago} ago"
         )
 
     @property
@@ -148,9 +152,9 @@ class ReplicaStatus:
             rows=rows,
             counted_tick=counted,
             stored_tick=tick_id if done.is_stored else self.stored_tick,
+            copied_tick=tick_id if done.is_copied else self.copied_tick,
             batches=self.batches + done.is_stored,
             is_copied=True,
-            parts=None if done.is_copied else self.parts,
         )
 
 

@@ -23,14 +23,19 @@ def client(database_url: str) -> Iterator[Client]:
     """A consumer that has copied a table whose name is in quotes, with the batch of tick 5."""
     with connect(database_url) as db:
         db.execute('create table "Big One" (id int primary key)')
-    with Client(database_url) as client, client.transaction() as connection:
+    with Client(database_url) as client:
         client.create_queue("shop")
         client.register_consumer("shop", "shop")
-        tables = [{"table_name": 'public."Big One"', "is_stored": True, "is_copied": True}]
-        note = "select pgque.note_replicas('shop', 'shop', 5, %s::jsonb)"
-        connection.execute(note, (json.dumps(tables),))
-    with Client(database_url) as client:
+        copied(client, 5)
         yield client
+
+
+def copied(client: Client, tick_id: int) -> None:
+    """Records a copy of the table with the batch of a tick."""
+    tables = [{"table_name": 'public."Big One"', "is_stored": True, "is_copied": True}]
+    note = "select pgque.note_replicas('shop', 'shop', %s, %s::jsonb)"
+    with client.transaction() as connection:
+        connection.execute(note, (tick_id, json.dumps(tables)))
 
 
 def status(client: Client) -> ReplicaStatus:
@@ -124,3 +129,9 @@ def test_the_oldest_part_comes_first_and_a_killed_comparison_of_all_continues(
     assert compare(whole=True) == [4, 1]
     assert "part 4 of 4: 0 of 10 rows differ at tick 14; 1 parts are left" in log[-2]
     assert compare(whole=True) == [2, 3, 4, 1]
+
+    copied(client, 20)
+    assert status(client).is_partial, "none was compared since the last copy"
+    assert status(client).verdict.endswith("0 of 4 parts were compared since the last copy")
+    assert [compare(whole=False) for _ in range(4)] == [[1], [2], [3], [4]]
+    assert not status(client).is_partial

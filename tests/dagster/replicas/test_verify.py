@@ -119,6 +119,22 @@ class Sensor:
         return str(result.skip_message)
 
 
+def copy(shop: Shop) -> None:
+    """Has the table copied again."""
+    with Client(shop.url) as client:
+        copy_again(client, "shop", "shop", "public.orders")
+    assert shop.run().success
+
+
+def of_one_part(shop: Shop) -> Any:
+    """The configuration of a run of the schedule."""
+    schedule = shop.repository.get_schedule_def("shop_verify_schedule")
+    # A schedule opens its instance anew.
+    with dg.build_schedule_context(dg.DagsterInstance.local_temp(str(shop.folder))) as context:
+        (request,) = schedule.evaluate_tick(context).run_requests or ()
+    return request.run_config
+
+
 def age(shop: Shop, minutes: int) -> None:
     """Lets time pass since the last batch and the last comparison."""
     sql(
@@ -320,20 +336,17 @@ def test_the_schedule_compares_one_part_and_a_difference_stays_red(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parts, "WHOLE_BYTES", -1)
-    schedule = shop.repository.get_schedule_def("shop_verify_schedule")
-    # A schedule opens its instance anew.
-    with dg.build_schedule_context(dg.DagsterInstance.local_temp(str(shop.folder))) as context:
-        (request,) = schedule.evaluate_tick(context).run_requests or ()
-    (first,) = shop.verify(request.run_config)
+    config = of_one_part(shop)
+    (first,) = shop.verify(config)
     assert (first.passed, first.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert "1 of 2 parts were compared since the last copy" in str(first.description)
-    (second,) = shop.verify(request.run_config)
+    (second,) = shop.verify(config)
     assert second.passed
     records: Any = second.metadata["parts"].value
     assert [(each["number"], each["of"]) for each in records] == [(1, 2), (2, 2)]
 
     sql(shop, "update copies.orders set total = 0")
-    found = [each for _ in range(2) for each in shop.verify(request.run_config)]
+    found = [each for _ in range(2) for each in shop.verify(config)]
     assert sum("At tick" in str(each.description) for each in found) == 1
     (last,) = found[-1:]
     assert (last.passed, last.severity) == (False, dg.AssetCheckSeverity.ERROR)
@@ -349,6 +362,29 @@ def test_the_schedule_compares_one_part_and_a_difference_stays_red(
     assert all(each.passed for each in shop.verify())
     shop.run()
     assert shown(shop)[0] == "green"
+    copy(shop)
+    word, _, told = shown(shop)
+    assert word == "orange"
+    assert "0 of 2 parts were compared since the last copy" in told
+
+
+@pytest.mark.parametrize("options", [{"verify_share": 0.5}])
+def test_a_part_that_is_compared_while_the_table_is_copied_shows_nothing_of_the_others(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pgque_dagster.client.replicas.postgres import verify as postgres
+
+    monkeypatch.setattr(parts, "WHOLE_BYTES", -1)
+    compare = postgres.verify
+
+    def slow(*arguments: Any) -> Any:
+        found = compare(*arguments)
+        copy(shop)
+        return found
+
+    monkeypatch.setattr(postgres, "verify", slow)
+    (found,) = shop.verify(of_one_part(shop))
+    assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
 
 
 @pytest.mark.parametrize("share", [0, -0.1, 1.1, float("nan"), "0.1", True])
