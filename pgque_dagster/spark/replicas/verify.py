@@ -79,8 +79,9 @@ def verify(
         if why := standing.why_copied(kinds(session, slices).get(source.name, set())):
             return Verification(source.name, tick_id, state.version, why_not=why)
         events = arrow.read_slices(spark, address, slices, CHANGE_COLUMNS)
+        changes = net_changes(events, source).cache()
         try:
-            stored = _with_changes(replica.live_rows(spark, state.version), events, source)
+            stored = _with_changes(replica.live_rows(spark, state.version), changes, source)
             parts = None
             if part is not None:
                 size = session.run(Call(SIZE, (source.name,), lambda rows: rows[0][0]))
@@ -92,6 +93,8 @@ def verify(
                 count, differences, examples = compare(rows, stored, source)
         except MalformedPayload as error:
             return Verification(source.name, tick_id, state.version, why_not=str(error))
+        finally:
+            changes.unpersist()
         if standing.has_changed(session):
             return Verification(source.name, tick_id, state.version, why_not=ALTERED)
     return Verification(source.name, tick_id, state.version, count, differences, examples)
@@ -104,9 +107,8 @@ def _is_in(part: KeyPart) -> Column:
     return digits.cast("long") % part.of == part.number - 1
 
 
-def _with_changes(replica: DataFrame, events: DataFrame, source: SourceTable) -> DataFrame:
+def _with_changes(replica: DataFrame, changes: DataFrame, source: SourceTable) -> DataFrame:
     """Returns the rows of a replica after changes that it does not have yet."""
-    changes = net_changes(events, source).cache()
     keys = list(source.key)
     columns = [f.col(f"`{column.name}`") for column in source.columns]
     kept = replica

@@ -126,6 +126,10 @@ def test_a_table_that_was_compacted_is_compared_and_followed(lake: LakeReplicati
     assert len(lake.files("public.t")) == 1
     assert lake.verify().is_equal
     lake.sql("insert into t values (4); delete from t where id = 1")
+    kept = lake.spark.sparkContext._jsc.getPersistentRDDs
+    before = kept().size()
+    assert lake.verify().is_equal
+    assert kept().size() <= before, "executors keep nothing"
     lake.catch_up()
     lake.check()
     assert len(lake.copied) == 1
