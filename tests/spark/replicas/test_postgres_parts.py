@@ -143,3 +143,22 @@ def test_a_replica_that_is_there_gets_only_rows_that_differ(
         0 if "truncate" in change else ROWS - 2
     )
     assert staged(table) == []
+
+
+@pytest.mark.parametrize(
+    "damage", ["comment on table {} is 'mine'", "drop table {}", "the table is small now"]
+)
+def test_a_copy_that_cannot_go_on_is_removed(
+    table: PostgresReplication, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    run(table)
+    records = sorted(staged(table))[1]
+    if "{}" in damage:
+        table.there(damage.format(records))
+    else:
+        monkeypatch.undo()
+        repair(table, "t")
+    until_copied(table)
+    table.catch_up()
+    table.check()
+    assert staged(table) == []

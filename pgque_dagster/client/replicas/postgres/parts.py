@@ -6,7 +6,7 @@ A part's rows and its record are stored in one transaction.
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from hashlib import md5
 from typing import Any
 
@@ -66,10 +66,12 @@ class StagedCopy:
         self._names = [each.as_string(connection) for each in (self.records, self.rows_in)]
         self.begun: dict[str, Any] = {}
         query = (
-            "select obj_description(to_regclass(%s), 'pg_class') where to_regclass(%s) is not null"
+            "select obj_description(r, 'pg_class') from to_regclass(%s) r"
+            " where num_nulls(r, to_regclass(%s)) = 0"
         )
         for (begun,) in connection.execute(query, self._names).fetchall():
-            self.begun = json.loads(begun or "{}")
+            with suppress(ValueError):
+                self.begun = json.loads(begun or "{}")
             self.take_over()
             self.refresh()
 

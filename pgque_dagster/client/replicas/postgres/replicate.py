@@ -29,7 +29,7 @@ from ..snapshot import Snapshot
 from ..spec import TableSpec
 from ..standing import Log, Standing
 from .location import PostgresReplicas, connected_target, replica_of
-from .parts import CopyInParts
+from .parts import CopyInParts, StagedCopy
 from .staging import stage_events, stage_rows, staged_kinds
 from .table import TargetTable, create_stages
 
@@ -243,6 +243,7 @@ class _Apply:
         if work.reason is not None and copy is not None:
             tick_id, snapshot = copy
             self._log(f"copying {source.name}: {work.reason}")
+            StagedCopy(self._there, table).remove()  # It was larger.
             into = table.stage()
             rows = stage_rows(batch.session, snapshot, table, self._there, into)
             with _refusing(table):
