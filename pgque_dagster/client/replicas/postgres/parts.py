@@ -14,6 +14,7 @@ from psycopg import sql
 
 from ...batch import Batch
 from ...ledger import LOCK_WAIT
+from ...plans import of_table
 from ...rights import Connection
 from ..parts import PartedCopy, from_clauses, seen_after
 from ..snapshot import reading
@@ -141,7 +142,7 @@ class CopyInParts(PartedCopy):
         kept.take_over()
         tick_id, snapshot = self._tick()
         create_stages(self._there)
-        slices = self._plan(tick_id).slices
+        slices = of_table(self._plan(tick_id).slices, self._source.name)
         stage_events(session, self._there, slices, [self._source], self._claim.consumer)
         changed, added = table.follow(kept.rows_in, kept.begun["snapshot"])
         self._log(f"{self._source.name}: {changed} keys changed while it was copied")
