@@ -11,7 +11,9 @@ import pytest
 from pgque_dagster.client.errors import InvalidArgument, PgqueError
 from pgque_dagster.client.replicas.outcome import Apart
 from pgque_dagster.client.replicas.postgres.location import PostgresReplicas
+from pgque_dagster.client.replicas.spec import TableSpec
 from tests.client.consumer.support import expire_leases
+from tests.support.replicas.apart import repair
 from tests.support.replicas.faults import Faults, Killed
 from tests.support.replicas.replication import PostgresReplication
 
@@ -118,6 +120,34 @@ def test_a_copy_writes_only_rows_that_differ(postgres: PostgresReplication) -> N
     assert len(postgres.copied) == 2
     assert postgres.there("select xmin from t where id = 1") == written
     assert postgres.there("select * from sums") == [(6,)], "what depends on the replica stays"
+
+
+def test_an_event_that_cannot_be_staged_stops_its_table_alone(
+    postgres: PostgresReplication,
+) -> None:
+    postgres.sql("create table a (id int primary key); create table b (id int primary key, v text)")
+    masked = TableSpec("public.b", mask={"v": "sha256"})
+    postgres.capture("public.a", masked)
+    postgres.catch_up()
+    # Of a role with pgque_writer. The source itself reads the JSON, to mask it.
+    event = "select pgque.insert_event('changes', 'insert', 'no JSON', {}, null, null, null)"
+    postgres.sql("insert into a values (1);" + event.format("'public.b'"))
+    _, apart = postgres.catch_up()
+    assert isinstance(apart, Apart)
+    assert "invalid input syntax for type json" in apart.reason
+    postgres.check("public.a")
+    repair(postgres, "b")
+    postgres.sql("insert into a values (2); insert into b values (2, 'x')")
+    postgres.catch_up()
+    postgres.check("public.a")
+    assert postgres.verify(masked).is_equal
+
+    postgres.sql("create table c (id int primary key); select pgque.capture('c', 'changes')")
+    postgres.sql("insert into c values (1);" + event.format("'public.b'"))
+    with pytest.raises(
+        InvalidArgument, match=r"has changes of public\.c, which is captured and not"
+    ):
+        postgres.catch_up()
 
 
 @pytest.mark.parametrize("is_copy", [True, False])

@@ -16,22 +16,26 @@ from dataclasses import dataclass
 from typing import Literal
 
 import psycopg
+from psycopg import sql
 
 from ...batch import Batch, read_plan
-from ...errors import ConnectionFailed, TargetRefused, is_refusal
+from ...errors import ConnectionFailed, TargetRefused, is_refusal, passes, translated
 from ...last_batch import Applied, LastBatch, Span
+from ...models import Slice
+from ...plans import of_table
 from ...read_batch import ReadBatch
 from ...rights import Connection
 from ..batch_tables import BatchTables
 from ..outcome import Apart, Copied, Replicated, acked, remember, remember_stored, stored_ticks
 from ..parts import share_ends
 from ..snapshot import Snapshot
+from ..source import SourceTable
 from ..spec import TableSpec
 from ..standing import Log, Standing
 from .location import PostgresReplicas, connected_target, replica_of
 from .parts import CopyInParts, StagedCopy
 from .staging import stage_events, stage_rows, staged_kinds
-from .table import TargetTable, create_stages
+from .table import CHANGES, TargetTable, create_stages
 
 
 def replicate(
@@ -146,8 +150,7 @@ class _Apply:
         sources = [each.standing.source for each in self._works.values()]
         self._target.check_places(sources)
         create_stages(self._there)
-        slices = read_plan(batch, 1).slices
-        stage_events(session, self._there, slices, sources, batch.consumer)
+        self._stage(read_plan(batch, 1).slices, sources)
         for name, work in self._works.items():
             tick_id, source = tables.noted_tick(name), work.standing.source
             if tick_id is not None and work.standing.why_unknown is None:
@@ -172,6 +175,24 @@ class _Apply:
                     with self._alone(name):
                         done.append(self._apply(work, kinds.get(name, set()), copy))
         return done
+
+    def _stage(self, slices: Sequence[Slice], sources: Sequence[SourceTable]) -> None:
+        """Stages the events of the batch; those of each table alone, if some cannot be staged."""
+        session, there, consumer = self._batch.session, self._there, self._batch.consumer
+        try:
+            with there.transaction():
+                stage_events(session, there, slices, sources, consumer)
+        except psycopg.Error as error:
+            if passes(error):
+                raise
+            # Of the tables that are not replicated, the types are enough.
+            stage_events(session, there, slices, (), consumer)
+            drop = sql.SQL("delete from {} where ev_extra1 = any (%s)").format(CHANGES)
+            there.execute(drop, ([each.name for each in sources],))
+            for each in sources:
+                with self._alone(each.name), translated():
+                    mine = of_table(slices, each.name)
+                    stage_events(session, there, mine, [each], consumer)
 
     def go_on(
         self, name: str, deadline: float, ledger: LastBatch, span: Span
