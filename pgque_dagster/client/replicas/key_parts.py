@@ -21,8 +21,10 @@ from .spec import TableSpec
 _HASHED = re.compile(
     r"smallint|integer|bigint|numeric\(\d+,0\)|uuid|text|character varying(\(\d+\))?"
 )
+# With the schema, because a function of another one may fit the arguments better.
 _HASH = (
-    "mod(('x' || left(md5(convert_to(concat_ws(',', {}), 'UTF8')), 8))::bit(32)::bigint, {}) = {}"
+    "pg_catalog.mod(('x' || pg_catalog.left(pg_catalog.md5(pg_catalog.convert_to("
+    "pg_catalog.concat_ws(',', {}), 'UTF8')), 8))::bit(32)::bigint, {}) = {}"
 )
 
 

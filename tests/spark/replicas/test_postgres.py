@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from pgque_dagster.client.errors import InvalidArgument, PgqueError
+from pgque_dagster.client.replicas.key_parts import KeyPart
 from pgque_dagster.client.replicas.outcome import Apart
 from pgque_dagster.client.replicas.postgres.location import PostgresReplicas
 from pgque_dagster.client.replicas.spec import TableSpec
@@ -86,6 +87,15 @@ def test_a_key_of_two_columns_is_compared(postgres: PostgresReplication) -> None
     postgres.there("update t set v = 'z' where b = 3")
     (found,) = postgres.verify().examples
     assert found.key == {"a": 1, "b": 3}
+
+
+def test_a_function_of_somebody_else_decides_about_no_part(postgres: PostgresReplication) -> None:
+    postgres.sql("create table t (id int primary key); insert into t values (1), (2), (3)")
+    postgres.capture("public.t")
+    postgres.catch_up()
+    postgres.there("create function mod(bigint, int) returns bigint language sql return 2")
+    parts = [KeyPart(number, 2, ("id",), None) for number in (1, 2)]
+    assert [postgres.verify(part=part).differences for part in parts] == [0, 0]
 
 
 def test_a_batch_that_is_replayed_writes_no_row(postgres: PostgresReplication) -> None:
