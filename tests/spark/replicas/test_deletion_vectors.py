@@ -2,10 +2,8 @@
 
 import base64
 import json
-import os
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,40 +15,10 @@ from pgque_dagster.client import Client
 from pgque_dagster.client.errors import InvalidArgument
 from pgque_dagster.client.replicas.capture import copy_again
 from pgque_dagster.spark.replicas.location import DeltaReplicas
-from pgque_dagster.spark.sinks import compaction
-from pgque_dagster.spark.sinks.delta import maintenance, replacing, sink
 from pgque_dagster.spark.sinks.files.storage import StorageFailed
+from tests.support.replicas.delta import T, actions, folder, prepare, vector_files, vectors
 from tests.support.replicas.replication import CONSUMER, QUEUE, DeltaReplication
 from tests.support.spark.delta_tables import read_delta, read_delta_by_duckdb
-
-T = "public.t"
-
-
-def prepare(delta: DeltaReplication, rows: int = 10) -> None:
-    delta.sql("create table t (id int primary key, v int)")
-    delta.sql(f"insert into t select n, 1 from generate_series(1, {rows}) n")
-    delta.capture(T)
-    delta.catch_up()
-
-
-def folder(delta: DeltaReplication) -> Path:
-    return delta.folder / "public" / "t"
-
-
-def vector_files(delta: DeltaReplication) -> set[str]:
-    return {path.name for path in folder(delta).glob("deletion_vector_*.bin")}
-
-
-def actions(delta: DeltaReplication, version: int | None = None) -> Iterator[dict[str, Any]]:
-    """The actions of a version, by default of the newest one."""
-    version = delta.table(T).version() if version is None else version
-    yield from map(json.loads, (folder(delta) / f"_delta_log/{version:020}.json").open())
-
-
-def vectors(delta: DeltaReplication) -> list[dict[str, Any]]:
-    """The vectors that the newest version adds."""
-    added = [each["add"] for each in actions(delta) if "add" in each]
-    return [each["deletionVector"] for each in added if "deletionVector" in each]
 
 
 def commit(delta: DeltaReplication, change: Callable[[dict[str, Any]], None]) -> None:
@@ -223,125 +191,6 @@ def test_checkpoints_have_the_vectors(delta: DeltaReplication) -> None:
     assert sorted(found.to_pylist(), key=repr) == sorted(read_delta(earlier).to_pylist(), key=repr)
     rows = delta.sink(T).read(delta.spark, version)  # type: ignore[call-arg]
     assert rows.count() == found.num_rows == 10
-
-
-def test_maintenance_keeps_the_vector_files_that_readers_may_need(
-    delta: DeltaReplication, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prepare(delta)
-    for number in (1, 2, 3):
-        delta.sql(f"delete from t where id = {number}")
-        delta.catch_up()
-    (in_use,) = [f"u{each['pathOrInlineDv']}" for each in vectors(delta)]
-    files = vector_files(delta)
-    assert len(files) == 3
-    left = folder(delta) / "deletion_vector_0d3c2b1a-0000-4000-8000-000000000000.bin"
-    left.write_bytes(b"\x01")
-    old = (datetime.now(UTC) - timedelta(days=30)).timestamp()
-    for path in folder(delta).glob("*.bin"):
-        os.utime(path, (old, old))
-
-    # Their files were removed a moment ago, so readers may be at those versions.
-    deleted = delta.sink(T).maintain(delta.url).deleted
-    assert list(deleted) == [left.name]
-    assert vector_files(delta) == files
-    delta.check()
-
-    later = sink.now() + 8 * 86_400_000
-    monkeypatch.setattr(sink, "now", lambda: later)
-    delta.sql("insert into t values (20, 1)")
-    delta.catch_up()
-    delta.sink(T).maintain(delta.url)
-    assert in_use
-    delta.check()
-    assert delta.verify().is_equal
-
-
-def test_a_compaction_while_rows_are_found_loses_nothing(
-    delta: DeltaReplication, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prepare(delta)
-    for number in range(3):
-        delta.sql(f"update t set v = 2 where id = {number}; insert into t values (1{number}0, 1)")
-        delta.catch_up()
-    find, calls = replacing.find_positions, []
-
-    def finding(*arguments: Any) -> Any:
-        found = find(*arguments)
-        calls.append(len(found))
-        if len(calls) == 1:
-            assert delta.sink(T).maintain(delta.url).by == 1
-        return found
-
-    monkeypatch.setattr(replacing, "find_positions", finding)
-    delta.sql("update t set v = 3 where id in (2, 3); delete from t where id = 110")
-    delta.catch_up()
-    assert calls == [3, 1]
-    delta.check()
-    assert len(delta.copied) == 1
-    # The file of the attempt on the older version is removed.
-    referenced = {vector["pathOrInlineDv"] for vector in vectors(delta)}
-    assert len(referenced) == 1
-
-
-@pytest.mark.parametrize("deleted", ["id % 3 = 0", "true"])
-def test_rows_that_are_deleted_while_a_file_is_written_anew_stay_deleted(
-    delta: DeltaReplication, monkeypatch: pytest.MonkeyPatch, deleted: str
-) -> None:
-    # A file with many deleted rows is written anew however large it is.
-    monkeypatch.setattr(compaction, "_LARGE_BYTES", 1)
-    prepare(delta, 20)
-    delta.sql("update t set v = 2 where id % 5 = 0")
-    delta.catch_up()
-    publish, calls = maintenance.commit, []
-
-    def committed(*arguments: Any) -> None:
-        calls.append(1)
-        if len(calls) == 1:
-            delta.sql(f"update t set v = 3 where id = 7; delete from t where {deleted}")
-            delta.catch_up()
-        publish(*arguments)
-
-    monkeypatch.setattr(maintenance, "commit", committed)
-    done = delta.sink(T).maintain(delta.url)
-    assert len(calls) == (1 if deleted == "true" else 2)
-    assert (done.replaced, done.by) == ((0, 0) if deleted == "true" else (1, 1))
-    delta.check()
-    delta.sql("update t set v = 4; insert into t values (0, 1)")
-    delta.catch_up()
-    delta.check()
-    assert len(delta.copied) == 1
-
-
-def test_rows_that_are_restored_while_a_file_is_written_anew_are_there(
-    delta: DeltaReplication, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prepare(delta)
-    before = delta.table(T).version()
-    delta.sql("delete from t where id < 5")
-    delta.catch_up()
-    publish, restore = maintenance.commit, [before]
-
-    def committed(*arguments: Any) -> None:
-        if restore:
-            delta.table(T).restore(restore.pop())
-        publish(*arguments)
-
-    monkeypatch.setattr(maintenance, "commit", committed)
-    assert delta.sink(T).maintain(delta.url).replaced == 0
-    assert len(delta.arrow(T)) == 10
-
-
-def test_a_compaction_that_a_batch_overtakes_loses_nothing(delta: DeltaReplication) -> None:
-    prepare(delta)
-    delta.sql("insert into t values (20, 1)")
-    delta.catch_up()
-    earlier = delta.table(T)
-    delta.sql("delete from t where id = 3")
-    delta.catch_up()
-    with pytest.raises(Exception, match=r"(?i)concurrent|conflict"):
-        earlier.optimize.compact()
-    delta.check()
 
 
 # Batches of replicas without vectors are in test_lake.py, too.

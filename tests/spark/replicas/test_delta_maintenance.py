@@ -1,0 +1,131 @@
+"""Maintenance of Delta replicas with deletion vectors, beside batches and other engines."""
+
+import os
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from pgque_dagster.spark.sinks import compaction
+from pgque_dagster.spark.sinks.delta import maintenance, replacing, sink
+from tests.support.replicas.delta import T, folder, prepare, vector_files, vectors
+from tests.support.replicas.replication import DeltaReplication
+
+
+def test_maintenance_keeps_the_vector_files_that_readers_may_need(
+    delta: DeltaReplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(delta)
+    for number in (1, 2, 3):
+        delta.sql(f"delete from t where id = {number}")
+        delta.catch_up()
+    (in_use,) = [f"u{each['pathOrInlineDv']}" for each in vectors(delta)]
+    files = vector_files(delta)
+    assert len(files) == 3
+    left = folder(delta) / "deletion_vector_0d3c2b1a-0000-4000-8000-000000000000.bin"
+    left.write_bytes(b"\x01")
+    old = (datetime.now(UTC) - timedelta(days=30)).timestamp()
+    for path in folder(delta).glob("*.bin"):
+        os.utime(path, (old, old))
+
+    # Their files were removed a moment ago, so readers may be at those versions.
+    deleted = delta.sink(T).maintain(delta.url).deleted
+    assert list(deleted) == [left.name]
+    assert vector_files(delta) == files
+    delta.check()
+
+    later = sink.now() + 8 * 86_400_000
+    monkeypatch.setattr(sink, "now", lambda: later)
+    delta.sql("insert into t values (20, 1)")
+    delta.catch_up()
+    delta.sink(T).maintain(delta.url)
+    assert in_use
+    delta.check()
+    assert delta.verify().is_equal
+
+
+def test_a_compaction_while_rows_are_found_loses_nothing(
+    delta: DeltaReplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(delta)
+    for number in range(3):
+        delta.sql(f"update t set v = 2 where id = {number}; insert into t values (1{number}0, 1)")
+        delta.catch_up()
+    find, calls = replacing.find_positions, []
+
+    def finding(*arguments: Any) -> Any:
+        found = find(*arguments)
+        calls.append(len(found))
+        if len(calls) == 1:
+            assert delta.sink(T).maintain(delta.url).by == 1
+        return found
+
+    monkeypatch.setattr(replacing, "find_positions", finding)
+    delta.sql("update t set v = 3 where id in (2, 3); delete from t where id = 110")
+    delta.catch_up()
+    assert calls == [3, 1]
+    delta.check()
+    assert len(delta.copied) == 1
+    # The file of the attempt on the older version is removed.
+    referenced = {vector["pathOrInlineDv"] for vector in vectors(delta)}
+    assert len(referenced) == 1
+
+
+@pytest.mark.parametrize("deleted", ["id % 3 = 0", "true"])
+def test_rows_that_are_deleted_while_a_file_is_written_anew_stay_deleted(
+    delta: DeltaReplication, monkeypatch: pytest.MonkeyPatch, deleted: str
+) -> None:
+    # A file with many deleted rows is written anew however large it is.
+    monkeypatch.setattr(compaction, "_LARGE_BYTES", 1)
+    prepare(delta, 20)
+    delta.sql("update t set v = 2 where id % 5 = 0")
+    delta.catch_up()
+    publish, calls = maintenance.commit, []
+
+    def committed(*arguments: Any) -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            delta.sql(f"update t set v = 3 where id = 7; delete from t where {deleted}")
+            delta.catch_up()
+        publish(*arguments)
+
+    monkeypatch.setattr(maintenance, "commit", committed)
+    done = delta.sink(T).maintain(delta.url)
+    assert len(calls) == (1 if deleted == "true" else 2)
+    assert (done.replaced, done.by) == ((0, 0) if deleted == "true" else (1, 1))
+    delta.check()
+    delta.sql("update t set v = 4; insert into t values (0, 1)")
+    delta.catch_up()
+    delta.check()
+    assert len(delta.copied) == 1
+
+
+def test_rows_that_are_restored_while_a_file_is_written_anew_are_there(
+    delta: DeltaReplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(delta)
+    before = delta.table(T).version()
+    delta.sql("delete from t where id < 5")
+    delta.catch_up()
+    publish, restore = maintenance.commit, [before]
+
+    def committed(*arguments: Any) -> None:
+        if restore:
+            delta.table(T).restore(restore.pop())
+        publish(*arguments)
+
+    monkeypatch.setattr(maintenance, "commit", committed)
+    assert delta.sink(T).maintain(delta.url).replaced == 0
+    assert len(delta.arrow(T)) == 10
+
+
+def test_a_compaction_that_a_batch_overtakes_loses_nothing(delta: DeltaReplication) -> None:
+    prepare(delta)
+    delta.sql("insert into t values (20, 1)")
+    delta.catch_up()
+    earlier = delta.table(T)
+    delta.sql("delete from t where id = 3")
+    delta.catch_up()
+    with pytest.raises(Exception, match=r"(?i)concurrent|conflict"):
+        earlier.optimize.compact()
+    delta.check()
