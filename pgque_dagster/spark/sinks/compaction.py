@@ -125,13 +125,18 @@ def _groups(files: Iterable[LiveFile]) -> Iterator[list[LiveFile]]:
         if file.size >= _LARGE_BYTES:
             if is_deleted:
                 yield [file]
-        # A larger file waits for more small ones, so that a row is not copied each time.
-        elif is_deleted or not group or file.size <= _MUCH_LARGER * size:
-            group.append(file)
-            size, has_deleted = size + file.size, has_deleted or is_deleted
-            if size >= TARGET_FILE_BYTES:
+            continue
+        if group and not is_deleted and file.size > _MUCH_LARGER * size:
+            # It waits for more small ones, or for more of its size, so that a row is not copied
+            # each time.
+            if len(group) > 1 or has_deleted:
                 yield group
-                group, size, has_deleted = [], 0, False
+            group, size, has_deleted = [], 0, False
+        group.append(file)
+        size, has_deleted = size + file.size, has_deleted or is_deleted
+        if size >= TARGET_FILE_BYTES:
+            yield group
+            group, size, has_deleted = [], 0, False
     if len(group) > 1 or has_deleted:
         yield group
 
