@@ -157,7 +157,7 @@ class PartedCopy(ABC):
         batch: the batch whose run continues it.
         source: the table.
         copies: the copies of the table that are kept. Each has `begun`, how it began (empty if it
-            did not), the parts that are `done`, their `rows` and `size`, `begin` and `remove`.
+            did not), the parts that are `done`, their `rows` and `size`, and `begin`.
         new: begins if none of them can go on.
         reason: why the table is copied, if the copy begins.
         noted_tick: the tick of the copy that an ack has noted, if any. Another copy is continued
@@ -259,7 +259,7 @@ class PartedCopy(ABC):
         """
 
     def _find(self, copies: Sequence[Any], origin: object, noted_tick: int | None) -> Any:
-        """Returns the copy with most parts, if it can go on, and removes all others."""
+        """Returns the copy with most parts, if it can go on."""
         mine = [
             each
             for each in copies
@@ -270,12 +270,8 @@ class PartedCopy(ABC):
             )
         ]
         usable = [each for each in mine if self._is_kept(each.begun["tick_id"])]
-        found = max(usable, key=lambda each: len(each.done), default=None)
         self._claim.renew()
-        for each in copies:
-            if each is not found:
-                each.remove()
-        return found
+        return max(usable, key=lambda each: len(each.done), default=None)
 
     def _begin(self, origin: object, reason: str, more: Mapping[str, Any]) -> None:
         """Begins a copy. Its tick must come before the table's size is read."""

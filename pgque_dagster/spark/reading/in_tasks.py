@@ -77,20 +77,29 @@ def as_types(frame: DataFrame, columns: t.StructType) -> DataFrame:
 
     Args:
         frame: any DataFrame.
-        columns: the columns of the result.
+        columns: the columns of the result; those that the frame lacks are null.
     """
     source = _SOURCES.get(frame)
-    if source is None or frame.is_cached:
-        return frame.select(*(f.col(f"`{x.name}`").cast(x.dataType).alias(x.name) for x in columns))
-    names, read = columns.names, source.read
     given = {x.name: x.dataType for x in frame.schema}
-    other = {x.name: to_arrow_type(x.dataType) for x in columns if x.dataType != given[x.name]}
+    if source is None or frame.is_cached:
+        values = (f.col(f"`{x.name}`") if x.name in given else f.lit(None) for x in columns)
+        cast = (each.cast(x.dataType) for each, x in zip(values, columns, strict=True))
+        return frame.select(*(x.alias(name) for name, x in zip(columns.names, cast, strict=True)))
+    names, read = columns.names, source.read
+    other = {x.name: to_arrow_type(x.dataType) for x in columns if x.dataType != given.get(x.name)}
 
     def read_as(numbers: Batches) -> Batches:
         for batch in read(numbers):
-            values = (batch.column(name) for name in names)
-            cast = [x.cast(other.get(name, x.type)) for name, x in zip(names, values, strict=True)]
-            yield pa.RecordBatch.from_arrays(cast, names=names)
+            found = dict(zip(given, batch.columns, strict=True))
+            yield pa.RecordBatch.from_arrays(
+                [
+                    found[name].cast(other.get(name, found[name].type))
+                    if name in found
+                    else pa.nulls(batch.num_rows, other[name])
+                    for name in names
+                ],
+                names=names,
+            )
 
     result = _mapped(source.numbers, read_as, columns)
     _SOURCES[result] = _Source(source.numbers, read_as)

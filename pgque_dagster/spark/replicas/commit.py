@@ -1,16 +1,20 @@
 """What an attempt publishes in a lake replica; used together with the output of a format."""
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from pyroaring import BitMap64
 from pyspark.sql import DataFrame
 
 from ...client.errors import InvalidArgument
 from ...client.replicas.deletes import stored_key
 from ...client.replicas.standing import ReplicaChanged
 from ..batch import SparkBatch
+from ..reading.in_tasks import as_types
+from ..sinks.files.data_files import DataFile
+from ..sinks.files.positions import SearchedFile, find_positions
 from ..sinks.publication import WriteAttempt
 from ..sinks.table_output import TableOutput
 from .stored import ReplicaState, StoredReplica, Table
@@ -25,12 +29,20 @@ class ReplicaOutput(TableOutput[Table]):
         grew_by: by how many rows the batch made the replica grow; None if that is unknown, as after
             an earlier attempt.
         foreign: the version with another program's rows that a copy may replace.
+        can_adopt: whether a commit can delete rows of files that it adds.
+        adopted: the files of a copy in parts that it publishes, if any.
+        gone: by the paths of these files, the positions of their rows that it deletes.
+        keys: the files with the keys of the changes; None for another copy.
     """
 
     grew_by: int | None = None
     changes: int | None = None
     repairs: ReplicaState | None = None
     foreign: int | None = None
+    can_adopt = True
+    adopted: Sequence[DataFile] | None = None
+    gone: Mapping[str, BitMap64]
+    keys: Sequence[DataFile] | None = None
 
     def replicate(self, replica: StoredReplica[Table], batch: SparkBatch, copied: str) -> None:
         """Sets what is replicated.
@@ -65,9 +77,26 @@ class ReplicaOutput(TableOutput[Table]):
             "copied": self._copied,
         }
 
-    @abstractmethod
+    @property
+    def file_columns(self) -> str:
+        """What files have as columns. The table cannot take files for which it differs."""
+        return self._schema.simpleString()
+
     def write_copy(self, rows: DataFrame) -> None:
-        """Makes tasks write the rows that become the whole content."""
+        """Makes tasks write rows of a copy as the table's own files have them."""
+        self.write(self._spark_batch, as_types(rows, self._schema))
+
+    def adopt(self, files: Sequence[DataFile]) -> None:
+        """Makes files the whole content, without their rows that have a key of staged changes."""
+        batch, listed = self._spark_batch, [SearchedFile(x.path, x.size) for x in files]
+        with self.in_tasks(batch):
+            self.gone = find_positions(batch.spark, self.storage, listed, self.keys or ())
+        self.adopted = files
+
+    @property
+    def adopted_rows(self) -> int:
+        """How many rows of adopted files it keeps."""
+        return sum(x.rows for x in self.adopted or ()) - sum(map(len, self.gone.values()))
 
     @abstractmethod
     def staged(self, changes: DataFrame) -> AbstractContextManager[int]:

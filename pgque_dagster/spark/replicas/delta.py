@@ -18,12 +18,13 @@ from ...client.replicas.deletes import HARD
 from ...client.replicas.source import SourceTable
 from ..batch import SparkBatch
 from ..sinks.delta.commit import RECORD, DeltaOutput
+from ..sinks.delta.log import metadata_with
 from ..sinks.delta.merge import Rows, merge
-from ..sinks.delta.replacing import searched_files
-from ..sinks.delta.schema import delta_schema
+from ..sinks.delta.replacing import replace_files, searched_files
+from ..sinks.delta.schema import delta_schema, stored_fields
 from ..sinks.delta.schema import spark_columns as stored_columns
 from ..sinks.delta.sink import DeltaSink
-from ..sinks.files.data_files import DataFile, write_files
+from ..sinks.files.data_files import write_files
 from ..sinks.files.positions import rows_with_keys, write_changes
 from ..sinks.files.storage import StorageFailed
 from .commit import ReplicaOutput
@@ -120,19 +121,14 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
         super().__init__(replica.sink, batch.claim, columns, key=(), deletion_vectors=vectors)
         self.replicate(replica, batch, copied)
         self._commits = replica.commits
-        self._keys: list[DataFile] = []
         for field, column in zip(self.fields, columns, strict=True):
             field["metadata"] = column.metadata
 
     def begin(self) -> DeltaTable:
         """Finds or creates the table."""
         table = super().begin()
-        self._by_vectors = bool(self._row_key) and self.deletes_by_vectors(table)
+        self.can_adopt = self._by_vectors = bool(self._row_key) and self.deletes_by_vectors(table)
         return table
-
-    def write_copy(self, rows: DataFrame) -> None:
-        """Makes tasks write the rows that become the whole content."""
-        self.write(self._spark_batch, rows)
 
     def touched(self, changes: DataFrame) -> DataFrame | None:
         """Returns the rows that have a key of the changes; without vectors, all rows."""
@@ -141,7 +137,7 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
         table, key = self.load(), self._replica.source.key
         with self.in_tasks(self._spark_batch):
             keys = write_files(changes.select(*key), self.storage, self.folder)
-            self._keys += keys
+            self.keys = keys
             _, files = searched_files(self.storage, table, key)
             columns = stored_columns(table)
             return rows_with_keys(self._spark_batch.spark, self.storage, files, keys, columns)
@@ -154,7 +150,7 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
                 self.files, keys = write_changes(
                     changes, self.storage, self.folder, self._row_key, DELETED
                 )
-            earlier, self._keys = self._keys, keys
+            earlier, self.keys = self.keys or (), keys
             try:
                 yield sum(file.rows for file in keys)
             finally:
@@ -199,9 +195,8 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
                 commit_properties=CommitProperties(max_commit_retries=0),
             )
             return False
-        if self.changes is not None and self._by_vectors:
-            added = self._replace_rows(state)
-            self.grew_by = added if self._replica.deletes == HARD else None
+        if self.adopted is not None or (self.changes is not None and self._by_vectors):
+            self._commit_vectors(state)
             self.version = state.version() + 1
             return True
         properties = CommitProperties(
@@ -223,15 +218,22 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
         self.version = newest + 1
         return True
 
-    def _replace_rows(self, state: DeltaTable) -> int:
-        """Commits the changes by deletion vectors. Returns by how many rows the table grows."""
+    def _commit_vectors(self, state: DeltaTable) -> None:
+        """Commits the changes, or the adopted files, with deletion vectors."""
         if not self.deletes_by_vectors(state):
             raise StorageFailed(
                 f"the properties of {self._sink.name} were changed while {self.batch} was written",
                 "Run the batch again: it goes by the new ones.",
             )
         transactions = {self._app_id: self.batch.batch_id}
-        return self.replace_rows(state, self._row_key, self._keys, self.record, transactions)
+        if self.adopted is not None:
+            actions = self.first_actions("WRITE", self.record, transactions)
+            if stored_fields(state) != self.fields:
+                actions.append(metadata_with(state, self.fields))
+            replace_files(self.storage, state, self.adopted, self.gone, self.files, actions)
+            return
+        added = self.replace_rows(state, self._row_key, self.keys or (), self.record, transactions)
+        self.grew_by = added if self._replica.deletes == HARD else None
 
     def _lacks_feature(self, table: DeltaTable) -> bool:
         """Whether the source has a timestamp without a zone that the table may not allow yet."""

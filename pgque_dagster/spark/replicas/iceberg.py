@@ -7,13 +7,15 @@ as a compaction, rows are found again.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.io.pyarrow import parquet_path_to_id_mapping, pyarrow_to_schema
 from pyiceberg.manifest import DataFile as Entry
 from pyiceberg.table import FileScanTask, Table, Transaction
+from pyroaring import BitMap64
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
@@ -121,43 +123,44 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
     """The files of an attempt, to be published in a replica."""
 
     _replica: IcebergReplica
-    # The keys of the changes, in files; None for a copy.
-    _keys: Sequence[DataFile] | None = None
     # What was written for the state on which a commit was tried last.
     _for_state: Sequence[str] = ()
-
-    def write_copy(self, rows: DataFrame) -> None:
-        """Makes tasks write the rows that become the whole content."""
-        self.write(self._spark_batch, as_types(rows, self._schema))
 
     def touched(self, changes: DataFrame) -> DataFrame | None:
         """Returns the rows that have a key of the changes."""
         batch, state = self._spark_batch, self.load()
         with self.in_tasks(batch):
             key = t.StructType([self._schema[name] for name in self._replica.source.key])
-            self._keys = write_files(as_types(changes, key), self.storage, self.folder)
+            self.keys = write_files(as_types(changes, key), self.storage, self.folder)
             listed, columns = searched(state, planned(state)), stored_columns(state)
-            return rows_with_keys(batch.spark, self.storage, listed, self._keys, columns)
+            return rows_with_keys(batch.spark, self.storage, listed, self.keys, columns)
 
     @contextmanager
     def staged(self, changes: DataFrame) -> Iterator[int]:
         """Makes tasks write the new rows and the keys. Yields how many changes there are."""
         columns = t.StructType([*self._schema, t.StructField(DELETED, t.BooleanType())])
         changes = as_types(changes, columns)
-        old_keys, self._keys = self._keys or (), []
+        old_keys, self.keys = self.keys or (), []
         if not self._row_key:
             self.write(self._spark_batch, changes.drop(DELETED))
             yield self.rows
             return
         with self.in_tasks(self._spark_batch):
-            self.files, self._keys = write_changes(
+            self.files, self.keys = write_changes(
                 changes, self.storage, self.folder, self._row_key, DELETED, self.arrow
             )
         try:
-            yield sum(file.rows for file in self._keys)
+            yield sum(file.rows for file in self.keys)
         finally:
             with suppress(StorageFailed):
-                self.storage.remove(file.path for file in (*old_keys, *self._keys))
+                self.storage.remove(file.path for file in (*old_keys, *self.keys))
+
+    @property
+    def file_columns(self) -> str:
+        """What files have as columns, with the ids of these."""
+        assert self.arrow is not None
+        ids = parquet_path_to_id_mapping(pyarrow_to_schema(self.arrow))
+        return f"{super().file_columns} {ids}"
 
     def remove_files(self) -> None:
         """Removes files that nobody will read."""
@@ -188,42 +191,62 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
         for_one_commit(state)
         self.check(state)
         tasks, change = planned(state), state.transaction()
-        if self._keys is None:
+        if self.keys is None or self.adopted is not None:
             self.fit_columns(change, state)
             gone = {task.file.file_path for task in tasks}
-            files, deletes = self.files, list[Entry]()
+            files, more = self._adopted(state, change)
         else:
-            files, deletes, gone = self._delete(state, tasks, self._keys)
+            files, more, gone = self._replace(state, tasks, self.keys)
         self.check_ids(change)
         change.set_properties(properties_with(self.record, state.metadata))
         wanted = change.table_metadata
         self.version = commit_snapshot(
             state,
             wanted,
-            added=[*entries_of(wanted, files), *deletes],
+            added=[*entries_of(wanted, files), *more],
             gone=gone | unneeded(tasks, gone),
             summary={RECORD: json.dumps(self.record)},
         )
         return True
 
-    def _delete(
+    def _adopted(self, state: Table, change: Transaction) -> tuple[list[DataFile], list[Entry]]:
+        """Returns the files of a copy, and the entries of adopted files and of their deletes."""
+        if self.adopted is None:
+            return self.files, []
+        entries = entries_of(change.table_metadata, self.adopted)
+        tasks = [FileScanTask(entry) for entry in entries]
+        files, deletes, gone = self._delete(state, tasks, self.gone, self._schema)
+        kept = (task.file for task in tasks if task.file.file_path not in gone)
+        return files, [*kept, *deletes]
+
+    def _replace(
         self, state: Table, tasks: list[FileScanTask], keys: Sequence[DataFile]
     ) -> tuple[list[DataFile], list[Entry], set[str]]:
-        """Deletes the rows with the keys. Returns new files, new deletes, and files to remove."""
+        """Returns what `_delete` does for the rows with the keys."""
+        batch = self._spark_batch
+        with self.in_tasks(batch):
+            found = find_positions(batch.spark, self.storage, searched(state, tasks), keys)
+        if self._replica.deletes == HARD:
+            self.grew_by = self.rows - sum(map(len, found.values()))
+        return self._delete(state, tasks, found, stored_columns(state))
+
+    def _delete(
+        self,
+        state: Table,
+        tasks: list[FileScanTask],
+        found: Mapping[str, BitMap64],
+        columns: t.StructType,
+    ) -> tuple[list[DataFile], list[Entry], set[str]]:
+        """Deletes rows of files. Returns new files, new deletes, and files to remove."""
         with suppress(StorageFailed):
             self.storage.remove(self._for_state)
         batch, listed, root = self._spark_batch, searched(state, tasks), root_of(state)
-        with self.in_tasks(batch):
-            found = find_positions(batch.spark, self.storage, listed, keys)
-        if self._replica.deletes == HARD:
-            self.grew_by = self.rows - sum(map(len, found.values()))
         if self._replica.merge_on_read or not found:
             deletes, gone = write_deletes(self.storage, root, self.folder, found, tasks)
             self._for_state = [path_in(state, file.file_path) for file in deletes]
             return self.files, deletes, gone
         touched = [without(x, root, found[x.path]) for x in listed if x.path in found]
         new = [ListedFile(file.path, file.size) for file in self.files]
-        columns = stored_columns(state)
         rows = read_table_files(batch.spark, self.storage, [*touched, *new], columns)
         with self.in_tasks(batch):
             files = write_files(rows, self.storage, self.folder, arrow=self.arrow)

@@ -11,12 +11,15 @@ from contextlib import AbstractContextManager, contextmanager
 from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
-from ...client.replicas.deletes import HARD, HISTORY
+from ...client.replicas.deletes import HARD, HISTORY, SOFT
 from ..batch import SparkBatch
+from ..reading.in_tasks import as_types
 from .commit import ReplicaOutput
 from .compare import changes_between, count_differences, mark_differences
 from .deletes import changed_rows, copied_rows, live_rows
 from .location import check_columns
+from .parts import CopyInParts
+from .source import DELETED
 from .stored import ReplicaState, StoredReplica, Table
 
 # The maximum number of rows to repair; tasks and the driver hold their keys.
@@ -70,6 +73,41 @@ class LakeReplica(StoredReplica[Table]):
             output.write_copy(rows)
             output.publish()
             return output.version, output.rows
+
+    def adopt(
+        self, batch: SparkBatch, parts: CopyInParts, copied: str, foreign: int | None
+    ) -> tuple[int | None, int] | None:
+        """Replaces the content of the replica with the files of a copy in parts, as they are.
+
+        The commit deletes the rows whose keys changed meanwhile, and adds the last rows of these.
+
+        Args:
+            batch: the batch whose run copied the rows.
+            parts: the copy, whose `rows` was called.
+            copied: the snapshot of its tick.
+            foreign: the version with another program's rows that may be replaced.
+
+        Returns:
+            As `overwrite`. None if the files lack something: rows are kept, the table has no
+            deletion vectors, or other columns.
+
+        Raises:
+            As for `overwrite`.
+        """
+        columns = self.columns()
+        with self.attempt(batch, copied, columns) as output:
+            output.foreign, table = foreign, output.begin()
+            output.check_foreign(table)
+            is_empty = self.last_change(table)[0] is None
+            keeps_rows = self.deletes == HISTORY or (self.deletes == SOFT and not is_empty)
+            if keeps_rows or not output.can_adopt or output.file_columns != parts.columns:
+                return None
+            assert parts.changes is not None
+            changes = t.StructType([*columns, t.StructField(DELETED, t.BooleanType())])
+            with output.staged(as_types(parts.changes, changes)):
+                output.adopt(parts.data_files())
+                output.publish()
+            return output.version, output.adopted_rows + output.rows
 
     def repair(
         self,

@@ -40,7 +40,10 @@ class CopyInParts(PartedCopy):
             program's rows that the replica had when the copy began, and that it may replace.
 
     Attributes:
+        columns: what distinguishes the columns of its files.
+        changes: what `rows` found to have changed since the copy began.
         check_files: raises `StorageFailed` if files are gone, which the next attempt reads again.
+        data_files: returns its files, as a commit needs them.
 
     Raises:
         LeaseLost: if another owner took the batch over.
@@ -48,6 +51,7 @@ class CopyInParts(PartedCopy):
     """
 
     _kept: CopyFiles
+    changes: DataFrame | None = None
 
     def __init__(
         self,
@@ -61,13 +65,12 @@ class CopyInParts(PartedCopy):
     ) -> None:
         self._batch, self._output = spark_batch, output
         self._address = attempt_of(spark_batch).address
-        self._columns = spark_columns(source)
-        self._changes: DataFrame | None = None
+        self._columns, self.columns = spark_columns(source), output.file_columns
         copies, new = CopyFiles.all(output.storage), CopyFiles(output.storage)
-        columns, more = self._columns.simpleString(), {"foreign": output.foreign}
-        super().__init__(batch, source, copies, new, reason, noted_tick, log, columns, more)
+        more = {"foreign": output.foreign}
+        super().__init__(batch, source, copies, new, reason, noted_tick, log, self.columns, more)
         output.foreign = self._kept.begun["foreign"]
-        self.check_files = self._kept.check_files
+        self.check_files, self.data_files = self._kept.check_files, self._kept.data_files
 
     def read(self, deadline: float) -> bool:
         """Reads missing parts, as `PartedCopy.read` does.
@@ -90,7 +93,7 @@ class CopyInParts(PartedCopy):
         slices = of_table(self._plan(tick_id, slices=DEFAULT_SLICES).slices, source.name)
         events = arrow.read_slices(self._batch.spark, self._address, slices, CHANGE_COLUMNS)
         events = events.where(~f.col("ev_type").isin(COPY, TRUNCATE))
-        self._changes = changes = late_changes(events, source, HARD).persist(StorageLevel.DISK_ONLY)
+        self.changes = changes = late_changes(events, source, HARD).persist(StorageLevel.DISK_ONLY)
         count = changes.count()
         self._log(f"{source.name}: {count} keys changed while it was copied")
         copied = read_table_files(
@@ -105,14 +108,14 @@ class CopyInParts(PartedCopy):
 
     def close(self) -> None:
         """Frees what `rows` keeps."""
-        if self._changes is not None:
-            self._changes.unpersist()
+        if self.changes is not None:
+            self.changes.unpersist()
 
     def _read_parts(self, parts: Sequence[int]) -> None:
         spark, session, address = self._batch.spark, self._claim.session, self._address
         ranges = from_clauses(session, self._source, [self._parts[number] for number in parts])
         check = seen_after(self._kept.begun["snapshot"])
         rows = rows_at(spark, session, address, self._source, None, ranges, check)
-        self._output.write(self._batch, rows)
+        self._output.write_copy(rows)
         self._claim.renew()
         self._kept.add(parts, self._output.files)

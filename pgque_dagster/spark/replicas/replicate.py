@@ -213,8 +213,11 @@ class _Apply:
         if copy.state is not None and copy.reason != TRUNCATED:
             with _may_be_unreadable(copy, self._log):
                 repaired = replica.repair(batch, copy.state, rows, copied, tick_id)
+        adopted = None
+        if repaired is None and copy.parts is not None:
+            adopted = replica.adopt(batch, copy.parts, copied, copy.foreign)
         version, count, written = repaired or (
-            *replica.overwrite(batch, rows, copied, tick_id, copy.foreign),
+            *(adopted or replica.overwrite(batch, rows, copied, tick_id, copy.foreign)),
             None,
         )
         remember(claim, source.name, Copied(copied, source.shape))

@@ -70,15 +70,17 @@ def test_a_function_gets_the_rows_of_each_part_as_they_were_read(frame: DataFram
 
 
 def test_columns_are_cast_where_rows_are_read(frame: DataFrame) -> None:
-    columns = t.StructType().add("number", t.IntegerType())
+    columns = t.StructType().add("number", t.IntegerType()).add("more", t.LongType())
 
     def kinds(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
+            assert batch.schema.types[1] == pa.int64()
+            assert batch["more"].null_count == batch.num_rows
             yield pa.record_batch({"kind": [f"{batch.schema.types[0]} {batch.num_rows}"]})
 
     for given, sizes in ((frame, [1] * 4), (frame.where("number >= 0"), [2] * 2)):
         cast = as_types(given, columns)
-        assert cast.dtypes == [("number", "int")]
+        assert cast.dtypes == [("number", "int"), ("more", "bigint")]
         assert sorted(row["number"] for row in cast.collect()) == [0, 1, 2, 3]
         found = [row["kind"] for row in map_in_tasks(cast, kinds, "kind string").collect()]
         assert found == [f"int32 {size}" for size in sizes]

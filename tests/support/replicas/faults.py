@@ -32,7 +32,7 @@ _LAKE: tuple[tuple[Any, str], ...] = (
     (replicate, "net_changes"),
     (replicate, "remember"),
 )
-_OUTPUT = ("begin", "write", "read", "commit", "check")
+_OUTPUT = ("begin", "write", "read", "commit", "check", "adopt")
 _DELTA = (
     *_ALL,
     *_LAKE,

@@ -91,7 +91,8 @@ class StagedCopy:
         self.done = set(done)
 
     def begin(self, **begun: Any) -> None:
-        """Creates the tables."""
+        """Creates the tables, in place of those of an earlier copy."""
+        self.remove()
         self.begun = begun
         self._table.create(self.rows_in)
         columns = "(part integer primary key, row_count bigint, byte_count bigint)"

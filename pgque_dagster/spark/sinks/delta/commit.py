@@ -33,7 +33,7 @@ from ..lake_table import LakeTable
 from ..modes import BATCH_ID
 from ..publication import WriteAttempt
 from ..table_output import TableOutput
-from .log import create, has_vectors, information, stored_files, uses_vectors
+from .log import Action, create, has_vectors, information, stored_files, uses_vectors
 from .merge import Rows, check_keys, merge
 from .replacing import replace_rows
 from .schema import delta_fields, delta_schema, delta_statistics, spark_columns, stored_fields
@@ -215,13 +215,20 @@ class DeltaOutput(TableOutput[DeltaTable]):
             record: the record of the commit.
             transactions: its application transactions, each with a version.
         """
-        actions = [
-            information("MERGE", **{RECORD: record}),
-            *({"txn": {"appId": name, "version": x}} for name, x in transactions.items()),
-        ]
+        actions = self.first_actions("MERGE", record, transactions)
         batch, storage = self._spark_batch, self.storage
         with self.in_tasks(batch):
             return replace_rows(batch.spark, storage, state, key, self.files, keys, actions)
+
+    @staticmethod
+    def first_actions(
+        operation: str, record: dict[str, Any], transactions: dict[str, int]
+    ) -> list[Action]:
+        """Returns the first actions of a commit; arguments are as for `replace_rows`."""
+        return [
+            information(operation, **{RECORD: record}),
+            *({"txn": {"appId": name, "version": x}} for name, x in transactions.items()),
+        ]
 
     def _record(self) -> dict[str, Any]:
         epoch, attempt = self.attempt.epoch, self.attempt.id

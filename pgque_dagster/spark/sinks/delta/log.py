@@ -9,7 +9,7 @@ import re
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -225,7 +225,8 @@ def create(storage: Storage, fields: Sequence[Action], properties: dict[str, str
 
     Delta's library would demand that readers know the type variant, too.
     """
-    schema = msgspec.json.encode({"type": "struct", "fields": list(fields)}).decode()
+    kept = metadata(fields, {**properties, VECTORS_ON: "true"}, str(uuid.uuid4()), now())
+    schema = kept["metaData"]["schemaString"]
     features = [VECTORS, *([_NTZ] if '"timestamp_ntz"' in schema else [])]
     protocol = {
         "minReaderVersion": 3,
@@ -233,16 +234,34 @@ def create(storage: Storage, fields: Sequence[Action], properties: dict[str, str
         "readerFeatures": features,
         "writerFeatures": features,
     }
-    metadata = {
-        "id": str(uuid.uuid4()),
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": schema,
-        "partitionColumns": [],
-        "configuration": {**properties, VECTORS_ON: "true"},
-        "createdTime": now(),
-    }
-    actions = [information("CREATE TABLE"), {"protocol": protocol}, {"metaData": metadata}]
+    actions = [information("CREATE TABLE"), {"protocol": protocol}, kept]
     return write_version(storage, 0, actions)
+
+
+def metadata(
+    fields: Sequence[Action], properties: Mapping[str, str], id_: str, created: int, **more: Any
+) -> Action:
+    """Returns the action that gives a table columns and properties."""
+    return {
+        "metaData": {
+            "id": id_,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": msgspec.json.encode(
+                {"type": "struct", "fields": list(fields)}
+            ).decode(),
+            "partitionColumns": [],
+            "configuration": properties,
+            "createdTime": created,
+            **more,
+        }
+    }
+
+
+def metadata_with(table: DeltaTable, fields: Sequence[Action]) -> Action:
+    """Returns the action that gives a table other columns, and leaves the rest."""
+    now_ = table.metadata()
+    named = {"name": now_.name, "description": now_.description}
+    return metadata(fields, now_.configuration, str(now_.id), now_.created_time, **named)
 
 
 def write_version(storage: Storage, version: int, actions: Iterable[Action]) -> bool:

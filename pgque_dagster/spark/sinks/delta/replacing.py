@@ -4,7 +4,7 @@ Tasks have written the new rows, and find the rows that they replace (`files/pos
 commit adds the new files, and gives each file with replaced rows a vector that has these, too.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 
@@ -59,28 +59,72 @@ def replace_rows(
     """
     files, searched = searched_files(storage, table, key)
     found = find_positions(spark, storage, searched, keys, key)
-    touched = {file.path: file for file in files if file.path in found}
-    sizes = {path: file.rows(storage) for path, file in touched.items()}
-    changed = [file.removed() for file in touched.values()]
+    touched = [file for file in files if file.path in found]
+    removed = [file.removed() for file in touched]
+    _commit(storage, table, [*actions, *removed, *map(added, rows)], touched, found)
+    return sum(file.rows for file in rows) - sum(map(len, found.values()))
+
+
+def replace_files(
+    storage: Storage,
+    table: DeltaTable,
+    files: Sequence[DataFile],
+    deleted: Mapping[str, BitMap64],
+    rows: Sequence[DataFile],
+    actions: Sequence[Action],
+) -> None:
+    """Commits files in place of all that a table has.
+
+    Args:
+        storage: the table.
+        table: the version that must still be the newest.
+        files: files that another attempt may have published in it.
+        deleted: by the paths of these, the positions of rows that are deleted.
+        rows: further files.
+        actions: the first actions of the commit.
+
+    Raises:
+        CommitFailedError: if the version is not the newest.
+        StorageFailed: if files cannot be read or written.
+    """
+    there = stored_files(storage, table.version())
+    new = {file.path: StoredFile(added(file)["add"], None) for file in files}
+    touched = [new.pop(path) for path in deleted]
+    # A commit may not both remove and add a file, unless its vector is another one.
+    stay = {file.path for file in there if not file.vector} & new.keys()
+    changed = [
+        *(file.removed() for file in there if file.path not in stay),
+        *({"add": file.action} for path, file in new.items() if path not in stay),
+    ]
+    _commit(storage, table, [*actions, *changed, *map(added, rows)], touched, deleted)
+
+
+def _commit(
+    storage: Storage,
+    table: DeltaTable,
+    actions: list[Action],
+    touched: Sequence[StoredFile],
+    deleted: Mapping[str, BitMap64],
+) -> None:
+    """Commits actions, and adds touched files without further rows."""
+    sizes = {file.path: (file, file.rows(storage)) for file in touched}
 
     def united() -> Iterator[tuple[str, BitMap64]]:
-        for path, file in touched.items():
-            deleted = found[path]
-            if file.vector:
-                deleted = deleted | file.vector.positions(storage)
-            if len(deleted) < sizes[path]:
-                yield path, deleted
+        for path, (file, size) in sizes.items():
+            known = file.vector.positions(storage) if file.vector else BitMap64()
+            if len(gone := deleted[path] | known) < size:
+                yield path, gone
 
     vectors, unpublished = united(), None
     if first := next(vectors, None):
         for path, vector in write_vectors(storage, chain([first], vectors)):
-            changed.append(touched[path].added(vector, sizes[path]))
+            file, size = sizes[path]
+            actions.append(file.added(vector, size))
             unpublished = vector.path
     try:
-        commit(table, storage, [*actions, *changed, *map(added, rows)])
+        commit(table, storage, actions)
     except CommitFailedError:
         if unpublished:
             with suppress(StorageFailed):
                 storage.remove([unpublished])
         raise
-    return sum(file.rows for file in rows) - sum(map(len, found.values()))

@@ -215,13 +215,13 @@ class DeltaSink(TableSink):
         found, (copied, records) = unused(full=True), kept_files(self.storage, retention)
         patterns = WRITTEN, COMPACTED, _BY_LIBRARY
         ours = [x for x in found if any(each.fullmatch(x) for each in patterns)]
-        left = [x for x in ours if x not in copied]
+        left = {*unused(full=False), *ours} - copied
         if has_vectors(table):
             # Delta's library does not know which files of vectors are in use.
             since = now() - int(retention.total_seconds() * 1000)
             used = vector_files(self.storage, table.version(), since)
-            left += [x for x in found if VECTOR_FILE.fullmatch(x) and x not in used]
-        return sorted({*unused(full=False), *left, *records})
+            left.update(x for x in found if VECTOR_FILE.fullmatch(x) and x not in used)
+        return sorted(left.union(records))
 
     def _check_key(self, schema: StructType) -> None:
         missing = [name for name in self.key if name not in schema.names]

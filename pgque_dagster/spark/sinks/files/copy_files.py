@@ -1,25 +1,27 @@
 """The parts of a copy that are done: their files, and records of them that later attempts trust.
 
-A part's files belong to no version of the replica. A record is written after the files that it
-names. One that was not written completely cannot be parsed, and is ignored. It has groups of parts
-that were read together; a group whose files are gone does not count. Maintenance keeps the files of
-copies that a run has continued lately, and removes the records of others (`kept_files`).
+A record is written after the files that it names. One that was not written completely cannot be
+parsed, and is ignored. It has groups of parts that were read together; a group whose files are gone
+does not count. A commit may publish the files, so only maintenance removes them (`kept_files`).
 """
 
 import json
 import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow.parquet as pq
+
 from .data_files import DataFile
 from .file_reader import ListedFile
 from .storage import Storage, StorageFailed
 
-_FOLDER = "_pgque"
+_FOLDER, _READERS = "_pgque", 16
 _RECORD = re.compile(rf"{_FOLDER}/(copy-[0-9a-f]{{32}})(?:-[0-9a-f]{{32}})?\.json")
 
 
@@ -34,6 +36,7 @@ class CopyFiles:
         groups: the numbers of parts that were read together, with their files.
         done: the parts that are done.
         records: the paths of the records.
+        named: the files that they name, also of groups that do not count.
     """
 
     storage: Storage
@@ -42,6 +45,7 @@ class CopyFiles:
     groups: list[dict[str, Any]] = field(default_factory=list)
     done: set[int] = field(default_factory=set)
     records: list[str] = field(default_factory=list)
+    named: set[str] = field(default_factory=set)
 
     @property
     def files(self) -> list[ListedFile]:
@@ -76,6 +80,7 @@ class CopyFiles:
                     if "groups" not in record:
                         copy.begun = record
                     for group in record.get("groups", ()):
+                        copy.named.update(file["path"] for file in group["files"])
                         if not _lost(storage, group, there):
                             copy._take(group)  # noqa: SLF001 -- it is one of this class
         return list(found.values())
@@ -102,6 +107,21 @@ class CopyFiles:
         with suppress(StorageFailed):
             self.storage.remove(earlier)
 
+    def data_files(self) -> list[DataFile]:
+        """Reads what a commit has to know of the files.
+
+        Raises:
+            StorageFailed: if one is gone or cannot be read.
+        """
+
+        def read(file: ListedFile) -> DataFile:
+            with self.storage.errors("cannot be read"):
+                metadata = pq.read_metadata(self.storage.source(file.path))
+            return DataFile.of_metadata(file.path, file.size, metadata)
+
+        with ThreadPoolExecutor(_READERS) as pool:
+            return list(pool.map(read, self.files))
+
     def check_files(self) -> None:
         """Checks that the files of all parts exist.
 
@@ -117,11 +137,6 @@ class CopyFiles:
                 "copy that goes on.",
                 passing=False,
             )
-
-    def remove(self) -> None:
-        """Removes the files and the records; maintenance sweeps files that cannot be removed."""
-        with suppress(StorageFailed):
-            self.storage.remove([*(file.path for file in self.files), *self.records])
 
     @property
     def _first(self) -> str:
@@ -143,7 +158,10 @@ class CopyFiles:
 
 
 def kept_files(storage: Storage, retention: timedelta) -> tuple[set[str], list[str]]:
-    """Returns the files of copies that a run continued within a time, and the records of others.
+    """Returns the files of all copies, and the records of those that no run continued lately.
+
+    Without a record, no attempt publishes the files, so later maintenance removes those that the
+    table does not have.
 
     Raises:
         StorageFailed: if the storage cannot be read.
@@ -152,10 +170,9 @@ def kept_files(storage: Storage, retention: timedelta) -> tuple[set[str], list[s
     lately = {path for path, written_at in storage.list(_FOLDER) if written_at >= since}
     kept, records = set[str](), list[str]()
     for copy in CopyFiles.all(storage):
+        kept |= copy.named
         if lately.isdisjoint(copy.records):
             records += copy.records
-        else:
-            kept.update(file.path for file in copy.files)
     return kept, records
 
 

@@ -67,6 +67,13 @@ class DataFile:
         """Returns the file that a task names in a row of `WRITTEN_FILE`."""
         return cls(row.path, row.rows, row.size, bytes(row.footer))
 
+    @classmethod
+    def of_metadata(cls, path: str, size: int, metadata: pq.FileMetaData) -> "DataFile":
+        """Returns a file that has this metadata."""
+        footer = pa.BufferOutputStream()
+        metadata.write_metadata_file(footer)
+        return cls(path, metadata.num_rows, size, footer.getvalue().to_pybytes())
+
     @cached_property
     def metadata(self) -> pq.FileMetaData:
         """The metadata with the statistics of the columns."""
@@ -263,9 +270,7 @@ def _write_file(
             writer.is_open = False
         stored = writer.writer.metadata
         size = output.tell()
-    footer = pa.BufferOutputStream()
-    stored.write_metadata_file(footer)
-    return DataFile(path, stored.num_rows, size, footer.getvalue().to_pybytes())
+    return DataFile.of_metadata(path, size, stored)
 
 
 def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -301,18 +301,19 @@ def entries_of(metadata: TableMetadata, files: Iterable[DataFile]) -> Iterator[E
             return statistics(file, {**metadata.properties, _METRICS: "counts"})
 
     for file in files:
-        yield Entry.from_args(
+        entry = Entry.from_args(
             content=DataFileContent.DATA,
             file_path=f"{metadata.location.rstrip('/')}/{file.path}",
             file_format=FileFormat.PARQUET,
             partition=Record(),
             file_size_in_bytes=file.size,
             sort_order_id=None,
-            spec_id=metadata.default_spec_id,
             equality_ids=None,
             key_metadata=None,
             **statistics_of(file),
         )
+        entry.spec_id = metadata.default_spec_id
+        yield entry
 
 
 def iceberg_columns(spark: SparkSession, schema: StructType) -> pa.Schema:
