@@ -31,8 +31,8 @@ WHOLE_BYTES = 256 * 2**20
 # For how long a run reads parts of large tables, while the changes of the other tables wait.
 SHARE_SECONDS = 120.0
 # How many parts are read before they are recorded: at first so many, then what these seconds allow.
-WIDTH = 4
-_SHORT, _LONG = 2, 6
+WIDTH = 16
+_SHORT, _LONG = 4, 12
 _LOG_SECONDS = 60
 _MB = 1_000_000
 # Planning a query of a partitioned table locks all its partitions in each task. So they are read
@@ -130,6 +130,17 @@ def seen_after(snapshot: str) -> str:
         snapshot: the snapshot, as `pg_snapshot` prints it: `xmin:xmax:in progress`.
     """
     return _CHECK.format(snapshot=snapshot)
+
+
+def united(parts: Sequence[Part], tasks: int) -> list[Part]:
+    """Returns the same blocks as fewer parts, of which each task reads about one."""
+    share, found = -(-len(parts) // tasks), list[Part]()
+    for place, (relation, first, end) in enumerate(parts):
+        if place % share and found[-1][::2] == (relation, first):
+            found[-1] = (relation, found[-1][1], end)
+        else:
+            found.append((relation, first, end))
+    return found
 
 
 def from_clauses(session: Session, source: SourceTable, parts: Sequence[Part]) -> list[str]:

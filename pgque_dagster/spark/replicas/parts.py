@@ -14,7 +14,7 @@ from ...client.batch import Batch
 from ...client.plans import of_table
 from ...client.replicas.capture import COPY
 from ...client.replicas.deletes import HARD
-from ...client.replicas.parts import PartedCopy, from_clauses, seen_after
+from ...client.replicas.parts import PartedCopy, from_clauses, seen_after, united
 from ...client.replicas.source import SourceTable
 from ...client.replicas.standing import TRUNCATE, Log
 from ..batch import SparkBatch, attempt_of
@@ -113,7 +113,10 @@ class CopyInParts(PartedCopy):
 
     def _read_parts(self, parts: Sequence[int]) -> None:
         spark, session, address = self._batch.spark, self._claim.session, self._address
-        ranges = from_clauses(session, self._source, [self._parts[number] for number in parts])
+        # More than there are cores, so that Spark asks a cluster for more of them.
+        tasks = 2 * spark.sparkContext.defaultParallelism
+        wanted = united([self._parts[number] for number in parts], tasks)
+        ranges = from_clauses(session, self._source, wanted)
         check = seen_after(self._kept.begun["snapshot"])
         rows = rows_at(spark, session, address, self._source, None, ranges, check)
         self._output.write_copy(rows)

@@ -1,13 +1,13 @@
 """The parts of a table: each block that it has is in exactly one, and none is large."""
 
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import psycopg
 import pytest
 
 from pgque_dagster.client import Client
 from pgque_dagster.client.replicas import parts
-from pgque_dagster.client.replicas.parts import Extent, from_clauses
+from pgque_dagster.client.replicas.parts import Extent, Part, from_clauses, united
 from pgque_dagster.client.replicas.snapshot import value_queries
 from pgque_dagster.client.replicas.source import SourceTable
 from tests.support.queues.sql import connect
@@ -24,12 +24,25 @@ insert into t select generate_series(1, 1000);
 _LOCKED = "select count(*) from pg_locks join pg_class c on c.oid = relation where relkind = 'r'"
 
 
+def blocks(part: Part) -> list[tuple[int, int]]:
+    relation, first, end = part
+    return [(relation, number) for number in range(first, end)]
+
+
 def test_parts_have_all_blocks_of_a_table() -> None:
     found = Extent({7: [10 * BLOCKS + 1], 8: [1]}, (10 * BLOCKS + 2) * 8192).parts()
     assert found == [
         *((7, number * BLOCKS, (number + 1) * BLOCKS) for number in range(11)),
         (8, 0, BLOCKS),
     ]
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3, 100])
+def test_parts_that_are_read_together_are_united(tasks: int) -> None:
+    given = [(7, 0, 4), (7, 4, 8), (7, 8, 9), (7, 12, 16), (8, 16, 20), (8, 20, 24)]
+    found = united(given, tasks)
+    assert [*chain(*map(blocks, found))] == [*chain(*map(blocks, given))]
+    assert len(found) == {1: 3, 2: 3, 3: 4, 100: 6}[tasks]
 
 
 def test_an_empty_table_has_no_parts() -> None:
