@@ -67,9 +67,15 @@ def build_table_maintenance_job(
         with log_error_line(context.log):
             with pgque.client() as client:
                 found = tables(client).items() if callable(tables) else [(None, x) for x in tables]
+            age, failed = timedelta(days=config.retention_days), list[str]()
             for key, sink in found:
-                age = timedelta(days=config.retention_days)
-                done = sink.maintain(pgque.database_url(), retention=age)
+                try:
+                    done = sink.maintain(pgque.database_url(), retention=age)
+                except Exception as error:
+                    # One table does not keep the others from being maintained.
+                    context.log.error(f"{sink.name} is not maintained: {error}")
+                    failed.append(sink.name)
+                    continue
                 context.log.info(
                     f"{sink.name}: {done.replaced} small files became {done.by}, and "
                     f"{len(done.deleted)} files were deleted. {done.deleted_rows} of "
@@ -79,6 +85,12 @@ def build_table_maintenance_job(
                 if key is not None:
                     named = {f"pgque/stored_{name}": count for name, count in counts.items()}
                     context.log_event(dg.AssetObservation(key, metadata=named))
+            if failed:
+                raise dg.Failure(
+                    f"{len(failed)} of {len(found)} tables are not maintained: {', '.join(failed)}."
+                    " The log above says why. If files of a replica are gone, run its repair job.",
+                    allow_retries=False,
+                )
 
     graph = dg.GraphDefinition(name, node_defs=[maintain], description="Maintains tables of files.")
     return graph.to_job(executor_def=dg.in_process_executor)
