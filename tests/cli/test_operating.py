@@ -185,11 +185,12 @@ class TestStatus:
             *(["scheduler", "none"], ["ticks", "ok"], ["queues", "ok"], []),
             *(["queue", "kind"], ["orders", "events"], []),
             *(["queue", "consumer"], ["orders", "billing"], []),
-            *(["queue", "consumer"], ["orders", "billing"]),
+            *(["queue", "consumer"], ["orders", "billing"], []),
+            ["no", "problems"],
         ]
         assert "no total" in output
         found = json.loads(pgque("status", "--json").stdout)
-        assert set(found) == {"components", "queues", "consumers", "dead_letters"}
+        assert set(found) == {"components", "queues", "consumers", "dead_letters", "problems"}
         assert (
             found["dead_letters"]
             == json.loads(pgque("status", "orders", "--json").stdout)["dead_letters"]
@@ -197,6 +198,13 @@ class TestStatus:
         client.create_queue("empty")
         assert json.loads(pgque("status", "empty", "--json").stdout)["consumers"] == []
         assert found["consumers"][0]["open_batch"] is None
+
+    def test_it_shows_problems(self, pgque: Pgque, client: Client) -> None:
+        with client.transaction() as connection:
+            connection.execute("update pgque.tick set tick_time = now() - interval '1 day'")
+        (problem,) = json.loads(pgque("status", "orders", "--json").stdout)["problems"]
+        assert (problem["problem"], problem["check"]) == ("critical", "ticker_running")
+        assert "ticker_running" in pgque("status").output
 
     def test_events_without_a_tick_are_pending_and_their_age_is_the_lag(
         self, pgque: Pgque, client: Client

@@ -26,12 +26,13 @@ _QUEUE_COLUMNS = (
 )
 @click.argument("queue", required=False)
 def status(client: Client, queue: str | None) -> None:
-    """Show queues, consumers and dead letters in one view: of QUEUE, or of all queues.
+    """Show queues, consumers, dead letters and problems: of QUEUE, or of all queues.
 
     The depth of a queue is the number of events that its slowest consumer has not finished. An open
     batch is shown with the owner of its lease and the time when the lease ends. Queues of the
     add-ons postgremq and qgres follow. For postgremq, the depth is the number of unfinished
-    messages; for qgres, it is unknown (-). Without QUEUE, the components are also shown.
+    messages; for qgres, it is unknown (-). Without QUEUE, the components are also shown. `pgque
+    health` says what to do about problems.
     """
     found = _sections(client, queue)
     if wants_json():
@@ -53,6 +54,7 @@ def _sections(client: Client, queue: str | None) -> dict[str, Sequence[Row]]:
         sections["replicas"] = [
             {
                 "queue": each.queue,
+                "consumer": each.consumer,
                 "table": each.table,
                 "target": each.location,
                 "state": each.state,
@@ -61,7 +63,8 @@ def _sections(client: Client, queue: str | None) -> dict[str, Sequence[Row]]:
             | ({"copying": shortened(each.copying)} if are_copied else {})
             for each in found
         ]
-    return sections | {"dead_letters": _dead_letter_rows(client, stats)}
+    letters = _dead_letter_rows(client, stats)
+    return sections | {"dead_letters": letters, "problems": _problem_rows(client, queue)}
 
 
 def _texts(sections: dict[str, Sequence[Row]]) -> Iterator[str]:
@@ -70,6 +73,7 @@ def _texts(sections: dict[str, Sequence[Row]]) -> Iterator[str]:
         "queues": "no queues: create one with `pgque create-queue NAME`",
         "consumers": "no consumers: add one with `pgque register QUEUE CONSUMER`",
         "dead_letters": "no dead letters",
+        "problems": "no problems",
     }
     return (as_table(rows, empty.get(name, "")) for name, rows in sections.items())
 
@@ -146,4 +150,17 @@ def _dead_letter_rows(client: Client, stats: Sequence[QueueStats]) -> Sequence[R
         for queue in stats
         if queue.dead_letters
         for letters in client.dead_letter_counts(queue.queue)
+    ]
+
+
+def _problem_rows(client: Client, queue: str | None) -> Sequence[Row]:
+    return [
+        {
+            "problem": each.status,
+            "queue": each.queue,
+            "check": each.check,
+            "detail": shortened(each.detail),
+        }
+        for each in client.health()
+        if each.status != "ok" and queue in (None, each.queue)
     ]
