@@ -256,7 +256,8 @@ def _result(
         else:
             severity = dg.AssetCheckSeverity.WARN
     else:
-        told = f"{found.rows} rows are equal at tick {found.tick_id}."
+        of = "" if parts is None else " of the part that was compared last"
+        told = f"{found.rows} rows{of} are equal at tick {found.tick_id}."
         if status is not None and parts is not None and status.state != "equal":
             passed, severity = False, dg.AssetCheckSeverity.WARN
             if status.verified_problem is not None:
