@@ -55,6 +55,18 @@ def of_table(slices: Iterable[Slice], table: str) -> tuple[Slice, ...]:
     return where(slices, sql.SQL("ev_extra1 = {}").format(table))
 
 
+def is_after(transactions: str) -> sql.Composable:
+    """Returns the condition that an event is not in a snapshot: its transaction ended later.
+
+    Args:
+        transactions: the snapshot, as `pg_snapshot` prints it: `xmin:xmax:in progress`.
+    """
+    # It is xid8 in some slices and bigint in others.
+    return sql.SQL("not pg_visible_in_snapshot(ev_txid::text::xid8, {}::pg_snapshot)").format(
+        transactions
+    )
+
+
 def _parse(rows: list[Row]) -> ReadPlan:
     slices = tuple(Slice(query, rest, tuple(names)) for query, rest, names, *_ in rows)
     return ReadPlan(slices, *rows[0][3:]) if rows else ReadPlan()

@@ -39,7 +39,8 @@ begin
             ('pgque_writer',
              'abort_staging cancel_scheduled current_event_table dlq_replay dlq_replay_all
              dlq_replay_matching insert_event insert_event_bulk open_staging publish_staging send
-             send_at send_batch send_idem snapshot_tick source_columns staging_table table_shape'),
+             send_at send_batch send_idem snapshot_tick source_columns staging_table table_facts
+             table_shape'),
             -- The triggers, except capture_change, run as the role that changes the row, and so do the
             -- functions that they call.
             ('pgque_writer',

@@ -1,8 +1,8 @@
 -- The state of table replicas: what the last batch stored, and what the last comparison found.
 
 -- Records a batch in the transaction of its ack. i_tables has an object for each table that the consumer
--- replicates: table_name, location, is_stored (whether the batch changed the replica), is_copied and
--- row_count (after a copy), and added (by how many rows it grew; null if unknown, like row_count). Tables
+-- replicates: table_name, location, is_stored (whether the batch changed the replica), is_copied,
+-- row_count (after a copy or a TRUNCATE), and added (by how many rows it grew; null if unknown, like row_count). Tables
 -- that are not in it are no longer replicated. A table that the batch did not change is not
 -- written.
 -- locks: none. writes: replica_status, and what name_replicas() does.
@@ -26,10 +26,10 @@ begin
       and t.location is not null;
     update pgque.replica_status r
     set location = coalesce(t.location, r.location),
-        row_count = case when t.is_copied then t.row_count
+        row_count = case when t.is_copied or t.row_count is not null then t.row_count
                          when r.counted_tick is null then r.row_count + coalesce(t.added, 0)
                          else r.row_count end,
-        counted_tick = case when t.is_copied then null
+        counted_tick = case when t.is_copied or t.row_count is not null then null
                             when t.added is null then coalesce(r.counted_tick, r.stored_tick)
                             else r.counted_tick end,
         stored_tick = i_tick, stored_at = clock_timestamp(),

@@ -34,8 +34,8 @@ fill_fields
 capture capture_columns capture_gap capture_relations capture_rows capture_settings capture_table
 captured_name note_captured captured_tables change_fragment change_type check_captured
 check_change_key check_trigger describe_change jsontriga key_of_table logutriga read_arguments
-refuse_trigger row_as_text send_change source_columns split_row sqltriga table_columns table_shape
-trigger_expressions types_within uncapture url_encode
+refuse_trigger row_as_text send_change source_columns split_row sqltriga table_columns table_facts
+table_shape trigger_expressions types_within uncapture url_encode
 """
 # A trigger function, whose creation needs the right. It runs as the owner, whoever changes the row.
 TRIGGER_OF_THE_OWNER = "capture_change"

@@ -30,8 +30,10 @@ from ..models import Slice
 from ..operation import Call
 from ..plans import of_table, tick_range_plan
 from .capture import forget_copy
-from .outcome import Apart, forget
+from .events import TRUNCATE, kinds
+from .outcome import Apart, Copied, forget, remember_shape
 from .parts import Extent
+from .snapshot import Snapshot
 from .source import SourceTable
 from .spec import TableSpec
 from .standing import Log, ReplicaChanged, Standing, find_standings
@@ -157,6 +159,43 @@ class BatchTables:
             self.copying_tick(source.name) is not None
             or Extent.of(self._batch.session, source).is_large
         )
+
+    def why_altered(
+        self, standing: Standing, events: Sequence[Slice], later: Set[str]
+    ) -> str | None:
+        """Returns why a table is copied whose facts alone do not tell; None if it is not.
+
+        Args:
+            standing: the table's standing, in which nothing speaks for a copy.
+            events: its events that the last copy lacks.
+            later: the types of these events, if a TRUNCATE is among them.
+        """
+        altered, batch = standing.altered, self._batch
+        if altered.is_rewritten and TRUNCATE not in later:
+            is_followed = not altered.is_touched and self._is_truncated_later(standing)
+        else:
+            is_followed = not (altered.is_rewritten and altered.is_touched)
+        if not is_followed or altered.misreads(batch.session, events):
+            return altered.reason
+        if TRUNCATE in later:
+            self._log(f"{standing.source.name} follows: it was truncated")
+        return None
+
+    def _is_truncated_later(self, standing: Standing) -> bool:
+        """Returns whether a TRUNCATE that has replaced a table's files comes after the batch."""
+        batch = self._batch
+        with Snapshot.of_tick(batch.session.url, batch.queue) as (tick_id, _):
+            plan = tick_range_plan(batch.queue, batch.lease.tick_id, tick_id, _SLICES)
+            later = of_table(batch.session.run(plan).slices, standing.source.name)
+        return TRUNCATE in kinds(batch.session, later).get(standing.source.name, set())
+
+    def note_shape(self, standing: Standing, later: Set[str]) -> None:
+        """Makes the ack record a table's shape, if all that is applied from then on has it."""
+        copied, altered, source = standing.copied, standing.altered, standing.source
+        is_followed = not altered.why and (TRUNCATE in later or not altered.is_rewritten)
+        if copied is not None and copied.shape != source.shape and is_followed:
+            now = Copied(copied.transactions, source.shape)
+            remember_shape(self._batch, source.name, now)
 
     def note_copying(self, name: str, tick_id: int, progress: str) -> None:
         """Makes the ack record how far a copy in parts is, and keep the events after a tick."""

@@ -28,6 +28,7 @@ class Replicated:
         added: by how many rows the replica grew; None if that is not counted.
         resumed: what an earlier attempt did that was not acked, `changed` or `copied`, so that
             the figures are unknown; None if there was none.
+        is_truncated: whether the changes were a TRUNCATE and what followed it.
     """
 
     source: SourceTable
@@ -38,6 +39,7 @@ class Replicated:
     written: int | None = None
     added: int | None = None
     resumed: Literal["changed", "copied"] | None = None
+    is_truncated: bool = False
 
     @property
     def is_copied(self) -> bool:
@@ -47,7 +49,7 @@ class Replicated:
     @property
     def is_stored(self) -> bool:
         """Whether the batch changed the replica."""
-        return bool(self.is_copied or self.resumed or self.rows)
+        return bool(self.is_copied or self.is_truncated or self.resumed or self.rows)
 
     @property
     def spec(self) -> TableSpec:
@@ -103,7 +105,7 @@ def record_batch(batch: Batch, done: Sequence[Replicated | Apart]) -> None:
             "location": each.location,
             "is_stored": each.is_stored,
             "is_copied": each.is_copied,
-            "row_count": each.rows if each.reason is not None else None,
+            "row_count": each.rows if each.reason is not None or each.is_truncated else None,
             "added": each.added,
         }
         for each in done
@@ -118,6 +120,17 @@ def remember(batch: Batch, table: str, copied: Copied) -> None:
     values = (batch.queue, batch.consumer, table, copied.transactions, copied.shape)
     query = "select pgque.set_replicated(%s, %s, %s, %s::pg_snapshot, %s)"
     batch.before_ack(lambda connection: connection.execute(query, values))
+
+
+def remember_shape(batch: Batch, table: str, copied: Copied) -> None:
+    """Makes the ack of a batch record the shape that a table has now, if its copy still counts."""
+    values = (batch.queue, batch.consumer, copied.shape, batch.queue, batch.consumer)
+    query = (
+        "select pgque.set_replicated(%s, %s, table_name, copied, %s)"
+        " from pgque.replicated_tables(%s, %s) where table_name = %s and copied::text = %s"
+    )
+    found = (*values, table, copied.transactions)
+    batch.before_ack(lambda connection: connection.execute(query, found))
 
 
 def forget(batch: Batch, table: str) -> None:

@@ -1,6 +1,7 @@
 """Tables whose changes are captured into a queue: the sources of replicas."""
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -74,9 +75,11 @@ class SourceTable:
         path: the same without quotes.
         columns: its columns.
         key: the columns of its key; empty if rows are only appended.
-        shape: differs after any change to the table that its triggers do not report, and after a
-            change of the spec.
+        shape: what tells changes to the table that its triggers do not report, and of the spec.
         spec: what is replicated. Its columns are those of the replica: masked ones are text.
+        missing: what PostgreSQL reads in columns that a row lacks, by the column's number. It may
+            differ between partitions.
+        old_shape: what earlier versions stored instead of the shape.
     """
 
     name: str
@@ -85,6 +88,8 @@ class SourceTable:
     key: tuple[str, ...]
     shape: str
     spec: TableSpec
+    missing: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    old_shape: str = ""
 
     @staticmethod
     def find(session: Session, table: str | TableSpec, queue: str | None = None) -> "SourceTable":
@@ -102,9 +107,11 @@ class SourceTable:
         """
         spec = TableSpec.of(table)
         name = spec.source
-        full, path, shape, why, grant = session.run(
+        full, path, facts, shape, why, grant = session.run(
             Call(
-                "select t.name, parse_ident(t.name), pgque.table_shape(to_regclass(t.name), %s), ("
+                "select t.name, parse_ident(t.name),"
+                " pgque.table_facts(to_regclass(t.name), t.queue),"
+                " pgque.table_shape(to_regclass(t.name), t.queue), ("
                 " select case when c.relkind not in ('r', 'p') then 'is a view or the like'"
                 " when c.relpersistence = 'u' then 'is unlogged'"
                 " when exists (select from pgque.capture_relations(c.oid) r join pg_class p"
@@ -118,8 +125,8 @@ class SourceTable:
                 " when row_security_active(to_regclass(t.name)) then format("
                 "'alter role %%I bypassrls; by a superuser, or, if the role owns the table, "
                 "alter table %%s no force row level security;', current_user, t.name) end "
-                "from (select pgque.capture_table(to_regclass(%s)) as name) t",
-                (queue, name),
+                "from (select pgque.capture_table(to_regclass(%s)) as name, %s as queue) t",
+                (name, queue),
                 lambda rows: rows[0],
             )
         )
@@ -168,7 +175,11 @@ class SourceTable:
                     "Rename it, or leave it out by exclude: names that begin with __pgque are "
                     "reserved.",
                 )
-        return SourceTable(full, tuple(path), described, key, shape + spec.shape(), spec)
+        missing = facts.pop("missing") or {}
+        kept = {name: each or {} for name, each in facts.items()} | {"spec": spec.shape()}
+        text = json.dumps(kept, sort_keys=True, separators=(",", ":"))
+        old_shape = shape + spec.shape()
+        return SourceTable(full, tuple(path), described, key, text, spec, missing, old_shape)
 
 
 @dataclass

@@ -11,24 +11,20 @@ partitions or files than at its last copy, was truncated, or had its triggers re
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ..errors import InvalidArgument
 from ..operation import Call
 from ..registrations import read_consumers
 from ..session import Session
 from .capture import COPY, Captured, capture_by_name, capture_call, captured_tables, request_copy
+from .events import DELETE, REDELIVERED, TRUNCATE, UPDATE
 from .outcome import Copied
+from .shape import Altered
 from .source import SourceTable
 from .spec import TableSpec
 
-# An event that requests a copy of the table, like `COPY`; users send it.
-TRUNCATE = "truncate"
-UPDATE, DELETE = "update", "delete"
-# Stands for the type of an event that is delivered again.
-REDELIVERED = "redelivered"
-
-TRUNCATED = "it was truncated"
-NEXT_COPIES = "the next batch copies the table"
+NEXT_COPIES = "the next batch replaces all rows"
 
 Log = Callable[[str], object]
 
@@ -74,13 +70,12 @@ class Standing:
             return f"changes may be missing, because {self.problem}"
         if self.copied is None:
             return "it has not been copied, a repair was requested, or events were skipped"
-        if self.copied.shape != self.source.shape:
-            return (
-                "it was altered: its columns, key, partitions or files changed in a way that "
-                "triggers do not report, or other columns are left out, masked or text, or arrays "
-                "are lists"
-            )
-        return None
+        return self.altered.reason if self.altered.why else None
+
+    @cached_property
+    def altered(self) -> Altered:
+        """How the table differs from what it was at its last copy."""
+        return Altered.since(self.copied.shape, self.source) if self.copied else Altered()
 
     def needs_later(self, kinds: Set[str]) -> bool:
         """Returns whether the last copy lacks events that matter; `kinds` are the events' types."""
@@ -98,7 +93,8 @@ class Standing:
         Args:
             stored: the snapshot of the replica's copy; None without a copy.
             kinds: the types of the table's events in the batch.
-            later: the types of events that are not in the last copy, if `needs_later` is true.
+            later: the types of events that are not in the last copy, if `needs_later` is true;
+                after a TRUNCATE, of this and the later ones.
             foreign_version: the replica's version with another program's rows, if there is one.
 
         Raises:
@@ -116,21 +112,21 @@ class Standing:
         if self.copied is None:
             return self.why_unknown
         found = later if self.unappended(kinds) else set()
-        if COPY not in found and (odd := self.unappended(found)):
+        is_asked = COPY in later
+        if not is_asked and (odd := self.unappended(found)):
             raise InvalidArgument(
                 f"table {self.source.name} is replicated by append, and its rows had changes of "
                 f"type {', '.join(odd)}",
                 "Run the job that repairs: it has the table copied again. If this goes on, give "
                 "the table a key, and leave out mode: append.",
             )
-        asked = later & {COPY, TRUNCATE} if kinds & {COPY, TRUNCATE} else set()
         # Only a copy that somebody requests may replace what another program wrote.
-        if foreign_version is not None and COPY not in asked:
+        if foreign_version is not None and not is_asked:
             raise ReplicaChanged(self.source.name, foreign_version)
         if self.why_unknown is not None:
             return self.why_unknown
-        if asked:
-            return TRUNCATED if TRUNCATE in asked else "somebody asked for it"
+        if is_asked:
+            return "somebody asked for it"
         if stored is None:
             return "the target has no copy of it"
         if stored != self.copied.transactions:
@@ -148,6 +144,8 @@ class Standing:
         """Returns why waiting changes cannot be applied to the replica; None if they can."""
         if COPY not in kinds and self.unappended(kinds):
             return "rows were changed or deleted, which append does not replicate"
+        if kinds and self.altered.is_touched:
+            return "columns were defined again since the last batch"
         return NEXT_COPIES if kinds & {COPY, TRUNCATE} else None
 
     def mended(self, session: Session) -> "Standing":

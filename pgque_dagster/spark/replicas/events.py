@@ -7,10 +7,7 @@ from psycopg import sql
 from pyspark.sql import DataFrame
 
 from ...client.models import Slice
-from ...client.operation import Call
 from ...client.replicas.capture import COPY, REQUEST, copy_request
-from ...client.replicas.standing import REDELIVERED
-from ...client.session import Session
 from ..batch import SparkBatch, attempt_of
 from ..payload.changes import EVENT_COLUMNS
 from ..reading import arrow
@@ -28,35 +25,6 @@ def is_for(consumer: str) -> sql.Composable:
     return sql.SQL("(ev_type <> {} or not starts_with(ev_data, {}) or ev_data = {})").format(
         COPY, REQUEST, copy_request(consumer)
     )
-
-
-def is_after(transactions: str) -> sql.Composable:
-    """Returns the condition that an event is not in a snapshot: its transaction ended later.
-
-    Args:
-        transactions: the snapshot, as `pg_snapshot` prints it: `xmin:xmax:in progress`.
-    """
-    # It is xid8 in some slices and bigint in others.
-    return sql.SQL("not pg_visible_in_snapshot(ev_txid::text::xid8, {}::pg_snapshot)").format(
-        transactions
-    )
-
-
-def kinds(session: Session, slices: Sequence[Slice]) -> dict[str, set[str]]:
-    """Returns the tables of events and, for each, their types; `REDELIVERED` for a second time.
-
-    Raises:
-        StaleReadPlan: if the events are no longer there.
-    """
-    if not slices:
-        return {}
-    found: dict[str, set[str]] = {}
-    kind = sql.SQL("case when ev_retry is null then ev_type else {} end").format(REDELIVERED)
-    columns = f"select ev_extra1, {kind.as_string(None)} from "
-    query = " union ".join(f"{columns}{part.rows}" for part in slices).replace("%", "%%")
-    for table, each in session.run(Call(query, (), list)):
-        found.setdefault(table, set()).add(each)
-    return found
 
 
 def read_events(batch: SparkBatch, slices: Sequence[Slice]) -> DataFrame:

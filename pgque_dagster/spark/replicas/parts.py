@@ -14,9 +14,10 @@ from ...client.batch import Batch
 from ...client.plans import of_table
 from ...client.replicas.capture import COPY
 from ...client.replicas.deletes import HARD
+from ...client.replicas.events import TRUNCATE
 from ...client.replicas.parts import PartedCopy, from_clauses, seen_after, united
 from ...client.replicas.source import SourceTable
-from ...client.replicas.standing import TRUNCATE, Log
+from ...client.replicas.standing import Log
 from ..batch import SparkBatch, attempt_of
 from ..options import DEFAULT_SLICES
 from ..reading import arrow

@@ -15,26 +15,28 @@ from pyspark.sql import DataFrame
 from ...client.batch import Batch
 from ...client.errors import PgqueError, passes
 from ...client.models import Slice
-from ...client.plans import of_table, where
+from ...client.plans import is_after, of_table, where
 from ...client.replicas.batch_tables import BatchTables
+from ...client.replicas.capture import COPY
 from ...client.replicas.deletes import HARD
+from ...client.replicas.events import TRUNCATE, after_truncate
+from ...client.replicas.events import kinds as kinds_of
 from ...client.replicas.outcome import Apart, Copied, Replicated, acked, remember
 from ...client.replicas.parts import share_ends
 from ...client.replicas.snapshot import Snapshot
 from ...client.replicas.spec import TableSpec
-from ...client.replicas.standing import TRUNCATED, Log, Standing
+from ...client.replicas.standing import Log, Standing
 from ..batch import SparkBatch, attempt_of
 from ..cluster.executor_errors import clear_executor_errors
 from ..reading import arrow
 from ..sinks.files.storage import StorageFailed, Unreadable
-from .events import CHANGE_COLUMNS, fits_one_task, is_after, is_for, read_events
-from .events import kinds as kinds_of
+from .events import CHANGE_COLUMNS, fits_one_task, is_for, read_events
 from .formats import replica_of
 from .lake import LakeReplica
 from .location import LakeReplicas
 from .parts import CopyInParts
 from .rows import rows_at
-from .source import late_changes, net_changes
+from .source import DELETED, late_changes, net_changes
 from .stored import ReplicaState
 
 
@@ -143,8 +145,13 @@ class _Apply:
         later = set()
         if standing.needs_later(kinds):
             later = kinds_of(claim.session, events).get(name, set())
+        is_truncated = TRUNCATE in later and COPY not in later
+        if is_truncated:
+            events = after_truncate(claim.session, events)
+            later = {TRUNCATE, *kinds_of(claim.session, events).get(name, set())}
         stored = state.copied if state else None
         reason = standing.copy_reason(stored, kinds, later, foreign)
+        reason = reason or self._tables.why_altered(standing, events, later)
         if copied is None or reason is not None:
             copy = _Copy(standing.mended(claim.session), replica, str(reason), state, foreign)
             # A lock on the table blocks the reading of its size.
@@ -153,17 +160,34 @@ class _Apply:
                 return None
             return self._copy(copy)
         if not kinds:
+            self._tables.note_shape(standing, later)
             return Replicated(source, replica.location, None, 0, None)
-        if noted_tick is None:
-            in_one_task = fits_one_task(self._batch)
-            changes = net_changes(read_events(self._batch, events), source, in_one_task)
+        done = self._follow(standing, replica, copied, events, is_truncated)
+        self._tables.note_shape(standing, later)
+        return done
+
+    def _follow(
+        self,
+        standing: Standing,
+        replica: LakeReplica[Any],
+        copied: Copied,
+        events: Sequence[Slice],
+        is_truncated: bool,
+    ) -> Replicated:
+        """Applies events to a replica; those after a TRUNCATE tell all rows that there are."""
+        batch, source, location = self._batch, standing.source, replica.location
+        if self._tables.noted_tick(source.name) is None:
+            changes = net_changes(read_events(batch, events), source, fits_one_task(batch))
         else:
-            found = arrow.read_slices(
-                self._batch.spark, self._attempt.address, events, CHANGE_COLUMNS
-            )
+            address = self._attempt.address
+            found = arrow.read_slices(batch.spark, address, events, CHANGE_COLUMNS)
             changes = late_changes(found, source, replica.deletes)
-        version, rows, added = replica.merge(self._batch, changes, copied.transactions)
-        return Replicated(source, replica.location, version, rows, None, added=added)
+        if not is_truncated:
+            version, rows, added = replica.merge(batch, changes, copied.transactions)
+            return Replicated(source, location, version, rows, None, added=added)
+        there, tick_id = changes.where(f"not `{DELETED}`").drop(DELETED), self._claim.lease.tick_id
+        version, rows = replica.overwrite(batch, there, copied.transactions, tick_id, None)
+        return Replicated(source, location, version, rows, None, is_truncated=True)
 
     def _copy(self, copy: _Copy) -> Replicated:
         """Copies a table in a snapshot that was taken after its shape was read."""
@@ -209,8 +233,7 @@ class _Apply:
         batch, claim, replica, source = self._batch, self._claim, copy.replica, copy.standing.source
         claim.before_publishing(partial(copy.standing.check_unchanged, claim.session))
         repaired = None
-        # After a TRUNCATE, most rows differ.
-        if copy.state is not None and copy.reason != TRUNCATED:
+        if copy.state is not None:
             with _may_be_unreadable(copy, self._log):
                 repaired = replica.repair(batch, copy.state, rows, copied, tick_id)
         adopted = None

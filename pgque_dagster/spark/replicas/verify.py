@@ -10,7 +10,8 @@ from pyspark.sql import functions as f
 
 from ...client.errors import MalformedPayload
 from ...client.operation import Call
-from ...client.plans import of_table, tick_range_plan, where
+from ...client.plans import is_after, of_table, tick_range_plan, where
+from ...client.replicas.events import kinds
 from ...client.replicas.key_parts import KeyPart
 from ...client.replicas.snapshot import Snapshot
 from ...client.replicas.source import SourceTable
@@ -29,7 +30,7 @@ from ..options import DEFAULT_SLICES
 from ..reading import arrow
 from ..reading.table import SIZE, row_ranges
 from .compare import compare
-from .events import CHANGE_COLUMNS, is_after, is_for, kinds
+from .events import CHANGE_COLUMNS, is_for
 from .formats import replica_of
 from .location import LakeReplicas
 from .rows import rows_at

@@ -197,7 +197,8 @@ as $$
 $$;
 
 -- Makes the event for a TRUNCATE. A partition that is truncated alone makes a delete of each row; the
--- trigger of the whole table, which fires first, tells whether it is.
+-- trigger of the whole table, which fires first, tells whether it is. If other triggers changed rows of
+-- the table, such as one that inserts after each TRUNCATE, their events may come first: replicas copy.
 create or replace function pgque.capture_truncate(
     i_queue text, i_table text, i_relid oid, i_trigger name, i_when text)
 returns void
@@ -210,6 +211,10 @@ begin
     elsif c_root = i_relid then
         perform set_config('pgque.truncated', '', true);
         perform pgque.insert_event(i_queue, 'truncate', '{}', i_table, null, null, null);
+        if coalesce(nullif(current_setting(format('pgque.depth_%s', c_root), true), ''), '0')::integer
+           > pg_trigger_depth() then
+            perform pgque.insert_event(i_queue, 'copy', '{}', i_table, null, null, null);
+        end if;
     elsif current_setting('pgque.truncated', true) is distinct from c_root::text then
         execute format('insert into %s (ev_type, ev_data, ev_extra1) '  -- quoted: current_event_table
                        'select ''delete'', n, $1 from string_to_table($2, chr(10)) n',

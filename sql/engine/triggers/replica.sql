@@ -2,23 +2,33 @@
 
 -- Records that a consumer has copied a table as a snapshot shows it. It is called in the transaction of
 -- the ack, so it counts only if the attempt that copied is the one that was acked. From then on, the
--- consumer skips the changes that the snapshot contains.
+-- consumer skips the changes that the snapshot contains. With the snapshot of the last copy, it records only
+-- another shape, once the open batch has all events that were written under earlier ones.
 -- locks: none. writes: replica_table.
 create or replace function pgque.set_replicated(
     i_queue text, i_consumer text, i_table text, i_copied pg_snapshot, i_shape text)
 returns void
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
-    v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+    v_sub      pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+    v_later    boolean := false;
 begin
     if i_table is null or i_copied is null or i_shape is null then
         perform pgque.refuse_value('a copy has a table, a snapshot and a shape', null,
-                                   'Pass pg_current_snapshot() and pgque.table_shape(table, queue).');
+                                   'Pass pg_current_snapshot() and pgque.table_facts(table, queue).');
     end if;
-    insert into pgque.replica_table (sub_id, table_name, incarnation, copied, shape)
+    if starts_with(i_shape, '{') and v_sub.sub_next_tick is not null then
+        v_later := exists (
+            select
+            from pgque.find_tick(v_sub.sub_queue, v_sub.sub_next_tick) t,
+                 jsonb_each_text(i_shape::jsonb -> 'writers') w
+            where not pg_visible_in_snapshot(w.value::xid8, t.tick_snapshot));
+    end if;
+    insert into pgque.replica_table as r (sub_id, table_name, incarnation, copied, shape)
     values (v_sub.sub_id, i_table, pgque.incarnation()::text, i_copied, i_shape)
     on conflict (sub_id, table_name) do update
-    set incarnation = excluded.incarnation, copied = excluded.copied, shape = excluded.shape;
+    set incarnation = excluded.incarnation, copied = excluded.copied,
+        shape = case when v_later and r.copied::text = i_copied::text then r.shape else i_shape end;
 end;
 $$;
 
@@ -183,11 +193,8 @@ as $$
     order by b.attnum;
 $$;
 
--- A text that changes if anything happens to a table that its triggers do not report: added, altered or
--- renamed columns, another or recreated key, other partitions, rewritten files (by ALTER TABLE, but also
--- by TRUNCATE and VACUUM FULL), triggers of capture() into this queue that were recreated, disabled or
--- enabled, or another definition of an enum or of a composite type.
--- Null if there is no such table.
+-- What earlier versions stored of a table at its last copy: a text that changes with more than table_facts
+-- returns. Null if there is no such table.
 create or replace function pgque.table_shape(i_table regclass, i_queue text)
 returns text
 language sql stable set search_path = pgque, pg_catalog, pg_temp
@@ -219,6 +226,58 @@ as $$
          from kind k
          join pg_type t on t.oid = k.type and t.typrelid <> 0
          join pg_attribute a on a.attrelid = t.typrelid and a.attnum > 0)))
+    from pg_class where oid = i_table;
+$$;
+
+-- What happens to a table that its triggers do not report, as facts of the catalog: its columns by number,
+-- and the transactions that wrote their definitions last; what PostgreSQL reads in a column that a row
+-- lacks; the key; the relations with their files, which TRUNCATE and VACUUM FULL also replace; the triggers
+-- of capture() into this queue; the enums and composite types in its values. Null if there is no such table.
+create or replace function pgque.table_facts(i_table regclass, i_queue text)
+returns jsonb
+language sql stable set search_path = pgque, pg_catalog, pg_temp set bytea_output = 'hex'
+set extra_float_digits = 1
+set quote_all_identifiers = off
+set intervalstyle = 'postgres'
+set datestyle = 'iso, ymd'
+set timezone = 'UTC'
+set lc_monetary = 'C'
+as $$
+    with attribute as (
+        select a.*, s.next - (s.next - a.xmin::text::bigint) % 4294967296 as writer
+        from pg_attribute a, (select pg_snapshot_xmax(pg_current_snapshot())::text::bigint) s (next)
+        where a.attrelid = i_table and a.attnum > 0
+    ),
+    made as (
+        select w.type, md5(concat(
+            (select string_agg(format('%s %L', e.oid, e.enumlabel), ',' order by e.oid)
+             from pg_enum e where e.enumtypid = w.type), ';',
+            (select string_agg(format('%s %s', a.attnum, a.xmin), ',' order by a.attnum)
+             from pg_attribute a where a.attrelid = t.typrelid and a.attnum > 0))) as parts
+        from (select distinct w from attribute a, pgque.types_within(a.atttypid) w) w (type)
+        join pg_type t on t.oid = w.type and (t.typtype = 'e' or t.typrelid <> 0)
+    )
+    select jsonb_build_object(
+        'columns', (select jsonb_object_agg(a.attnum, jsonb_build_object(
+                        'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod),
+                        'of', array[a.atttypid::bigint, a.atttypmod, a.attcollation::bigint]))
+                    from attribute a where not a.attisdropped and a.attgenerated <> 'v'),
+        'writers', (select jsonb_object_agg(a.attnum, a.writer) from attribute a),
+        'missing', (select jsonb_object_agg(m.attnum, m.found)
+                    from (select a.attnum, jsonb_agg(distinct (p.attmissingval::text::text[])[1])
+                          from pgque.capture_relations(i_table) r
+                          join pg_attribute p on p.attrelid = r and p.atthasmissing
+                          join attribute a using (attname)
+                          group by 1) m (attnum, found)),
+        'key', jsonb_build_array(pgque.key_of_table(i_table), (
+                   select c.oid from pg_constraint c where c.conrelid = i_table and c.contype = 'p')),
+        'files', (select jsonb_object_agg(r::oid, pg_relation_filenode(r))
+                  from pgque.capture_relations(i_table) r),
+        'triggers', (select jsonb_object_agg(t.oid, t.xmin::text)
+                     from pgque.capture_relations(i_table) r join pg_trigger t on t.tgrelid = r
+                     where t.tgfoid = 'pgque.capture_change()'::regprocedure
+                       and starts_with(t.tgname, 'pgque_capture_' || left(md5(i_queue), 12))),
+        'types', (select jsonb_object_agg(format_type(m.type, null), m.parts) from made m))
     from pg_class where oid = i_table;
 $$;
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from pgque_dagster.client.replicas.outcome import Replicated
 from tests.support.replicas.replication import Replication
 
 # Whether a table is copied again is decided in one place for both formats of the lake.
@@ -59,3 +60,86 @@ def test_a_type_that_prints_values_otherwise_has_the_table_copied_again(
     replication.catch_up()
     replication.check()
     assert replication.verify().is_equal
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "alter table t alter a set not null",
+        "alter table t alter a drop default, alter b set statistics 10, alter b set storage plain",
+        "grant select (a) on t to pg_monitor; revoke all on t from public",
+    ],
+)
+@pytest.mark.parametrize("is_one_batch", [True, False])
+def test_what_does_not_matter_to_a_replica_has_nothing_copied(
+    replication: Replication, change: str, is_one_batch: bool
+) -> None:
+    replication.sql("create table t (id int primary key, a text default 'd', b text, n int)")
+    replication.sql("insert into t values (1, 'a', 'b'), (2, 'a', 'b')")
+    replication.capture("public.t")
+    replication.catch_up()
+    for script in (
+        "update t set a = 'before' where id = 1",
+        f"begin; insert into t values (3, 'in', 'b'); {change}; update t set b = 'in'; commit",
+        "delete from t where id = 2; insert into t values (4, 'after', 'b')",
+        "update t set n = 1",
+    ):
+        replication.sql(script)
+        if not is_one_batch:
+            replication.catch_up()
+            replication.check()
+    replication.catch_up()
+    replication.check()
+    assert replication.verify().is_equal
+    assert len(replication.copied) == 1
+    with replication.connect() as db:
+        now = db.execute("select pgque.table_facts('t', 'changes') -> 'writers'").fetchone()
+        then = "select shape::jsonb -> 'writers' from pgque.replica_table"
+        assert db.execute(then.encode()).fetchone() == now, "later batches need not look"
+
+
+def test_a_column_that_is_renamed_between_a_batch_and_its_run_is_not_misread_later(
+    replication: Replication,
+) -> None:
+    replication.sql("create table t (id int primary key, a text, b text)")
+    replication.capture("public.t")
+    replication.catch_up()
+    replication.sql("insert into t values (1, 'a', 'b')")
+    replication.tick()
+    # What is written under the other names comes in the batch after the next.
+    replication.sql(f"{SWAP}; insert into t values (2, 'x', 'y'); {SWAP}")
+    replication.run()
+    replication.catch_up()
+    replication.check()
+    assert replication.verify().is_equal
+
+
+def test_a_hash_that_an_earlier_version_stored_stands_for_the_same_shape(
+    replication: Replication,
+) -> None:
+    replication.sql("create table t (id int primary key, a text)")
+    replication.capture("public.t")
+    replication.catch_up()
+    for change, copies in (("select 1", 1), ("alter table t alter a set not null", 2)):
+        replication.sql("update pgque.replica_table set shape = pgque.table_shape('t', 'changes')")
+        replication.sql(change)
+        for _ in range(2):
+            replication.sql("insert into t select count(*), 'x' from t")
+            replication.catch_up()
+            replication.check()
+        assert len(replication.copied) == copies
+
+
+def test_a_copy_says_what_was_altered(replication: Replication) -> None:
+    replication.sql("create type mood as enum ('sad'); create table t (id int primary key, a mood)")
+    replication.capture("public.t")
+    replication.catch_up()
+    replication.sql("alter table t add c int default 7; alter table t rename a to b")
+    replication.sql("alter type mood add value 'fine'; insert into t values (1)")
+    (done,) = replication.catch_up()
+    assert isinstance(done, Replicated)
+    assert done.reason == (
+        "it was altered: type public.mood has other labels or attributes; column 2 b was a; "
+        "column 3 c integer was added, old rows have 7"
+    )
+    assert done.reason in replication.copied[-1]

@@ -81,23 +81,22 @@ def test_a_stale_attempt_publishes_nothing(replication: Replication) -> None:
 @pytest.mark.parametrize(
     ("script", "why"),
     [
-        ("alter table t add column c int default 7", "columns"),
-        ("alter table t drop column name", "columns"),
-        ("alter table t rename column name to title", "columns"),
-        ("alter table t alter column v type bigint using v + 1", "columns"),
+        ("alter table t add column c int default 7", "column 4 c integer was added"),
+        ("alter table t drop column name", "column 2 name was dropped"),
+        ("alter table t rename column name to title", "column 2 title was name"),
+        ("alter table t alter column v type bigint using v + 1", "v is bigint and was integer"),
         ("alter table t alter column v type int using v + 1", "files"),
-        ("truncate t", "files"),
         ("alter table t drop constraint t_pkey; alter table t add primary key (id, v)", "key"),
         ("alter table t disable trigger all; update t set v = 9", "is disabled"),
         (
             "alter table t disable trigger all; update t set v = 9;"
             "alter table t enable trigger all",
-            "files",
+            "its triggers were",
         ),
         (
             "select pgque.uncapture('t', 'changes'); update t set v = 9;"
             "select pgque.capture('t', 'changes')",
-            "files",
+            "its triggers were",
         ),
     ],
 )
@@ -111,7 +110,7 @@ def test_what_triggers_do_not_report_has_the_table_copied_again(
     replication.capture("public.t")
     replication.catch_up()
     replication.sql(script)
-    replication.sql("alter table t enable trigger all") if why == "columns" else None
+    replication.sql("alter table t enable trigger all") if "column" in why else None
     replication.sql("insert into t (id, v) values (6, 6)")
     replication.sql("select pgque.send('changes', 'other', 'wakes the consumer')")
     replication.catch_up()

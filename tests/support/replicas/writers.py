@@ -185,6 +185,7 @@ def altering(chance: random.Random, number: int) -> list[str]:
             "update accounts set gone = id",
             "alter table accounts drop column gone",
         ],
+        lambda: ["alter table accounts alter balance set statistics 7, alter note set default ''"],
         lambda: [f"alter table entries alter amount type numeric({12 + number % 20}, 2)"],
         lambda: ["truncate entries"],
         lambda: ["vacuum full entries"],

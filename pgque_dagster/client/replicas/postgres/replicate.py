@@ -10,7 +10,7 @@ checked under the lock, and a later attempt waits for it, or ends the session th
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -22,10 +22,11 @@ from ...batch import Batch, read_plan
 from ...errors import ConnectionFailed, TargetRefused, is_refusal, passes, translated
 from ...last_batch import Applied, LastBatch, Span
 from ...models import Slice
-from ...plans import of_table
+from ...plans import is_after, of_table, where
 from ...read_batch import ReadBatch
 from ...rights import Connection
 from ..batch_tables import BatchTables
+from ..events import TRUNCATE
 from ..outcome import Apart, Copied, Replicated, acked, remember, remember_stored, stored_ticks
 from ..parts import share_ends
 from ..snapshot import Snapshot
@@ -96,11 +97,16 @@ def replicate(
 
 @dataclass
 class _Work:
-    """A table, its replica, and the reason for a copy, if it is copied."""
+    """A table, its replica, its events, and the reason for a copy, if it is copied.
+
+    From a TRUNCATE on, `later` has the types of the events.
+    """
 
     standing: Standing
     table: TargetTable
+    events: tuple[Slice, ...] = ()
     reason: str | None = None
+    later: Set[str] = frozenset()
 
 
 class _Apply:
@@ -150,13 +156,16 @@ class _Apply:
         sources = [each.standing.source for each in self._works.values()]
         self._target.check_places(sources)
         create_stages(self._there)
-        self._stage(read_plan(batch, 1).slices, sources)
+        slices = read_plan(batch, 1).slices
+        self._stage(slices, sources)
         for name, work in self._works.items():
             tick_id, source = tables.noted_tick(name), work.standing.source
+            work.events = of_table(slices, name)
             if tick_id is not None and work.standing.why_unknown is None:
                 with self._alone(name):
                     missed = tables.missed(source, tick_id)
                     stage_events(session, self._there, missed, [source], batch.consumer)
+                    work.events += missed
         kinds = staged_kinds(self._there)
         tables.check_known(kinds.keys())
         for name, work in self._works.items():
@@ -243,7 +252,7 @@ class _Apply:
             if lacks_from is None and work.table.mark is not None:
                 return
         follows = self._follows and self._tables.noted_tick(name) == lacks_from
-        work.reason = _copy_reason(work.standing, work.table, kinds, follows)
+        work.reason = self._copy_reason(work, kinds, follows)
         if work.reason is not None:
             mended = self._work(work.standing.mended(self._batch.session))
             work.standing, work.table = mended.standing, mended.table
@@ -255,12 +264,29 @@ class _Apply:
                 )
                 self._tables.note_copying(name, parts.tick_id, parts.progress)
 
+    def _copy_reason(self, work: _Work, kinds: set[str], follows: bool) -> str | None:
+        """Returns why a table must be copied; None if changes can be applied."""
+        standing, table, copied = work.standing, work.table, work.standing.copied
+        if copied is not None and standing.needs_later(kinds):
+            work.later = table.later_kinds(copied.transactions)
+        stored = table.mark.copied if table.mark else None
+        reason = standing.copy_reason(stored, kinds, work.later)
+        if reason is not None or copied is None:
+            return reason
+        if not follows:
+            return "the replica does not end where the batch begins"
+        if not table.fits:
+            return "somebody altered the replica"
+        events = where(work.events, is_after(copied.transactions))
+        return self._tables.why_altered(standing, events, work.later)
+
     def _apply(
         self, work: _Work, kinds: set[str], copy: tuple[int | None, Snapshot] | None
     ) -> Replicated:
         standing, table, batch = work.standing, work.table, self._batch
         source, last, rows, written = standing.source, standing.copied, 0, None
         resumed: Literal["changed", "copied"] | None = None
+        is_truncated = TRUNCATE in work.later and work.reason is None
         if work.reason is not None and copy is not None:
             tick_id, snapshot = copy
             self._log(f"copying {source.name}: {work.reason}")
@@ -272,35 +298,23 @@ class _Apply:
             standing.check_unchanged(batch.session)
             last = Copied(snapshot.transactions, source.shape)
         elif self._has_batch and table.mark is not None:
-            last = Copied(table.mark.copied, table.mark.shape)
-            if last != standing.copied:
-                resumed = "copied"
+            found = Copied(table.mark.copied, table.mark.shape)
+            if last is None or found.transactions != last.transactions:
+                last, resumed = found, "copied"
             elif kinds:
                 resumed = "changed"
         elif kinds and last is not None:
             with _refusing(table):
-                rows = table.apply(last.transactions, batch.lease.tick_id)
+                apply = table.replace if is_truncated else table.apply
+                rows = apply(last.transactions, batch.lease.tick_id)
         if last is not None and last != standing.copied:
             remember(batch, source.name, last)
+        else:
+            self._tables.note_shape(standing, kinds)
         return Replicated(
-            *(source, table.location, None, rows, work.reason, written, table.added, resumed)
+            *(source, table.location, None, rows, work.reason, written, table.added, resumed),
+            is_truncated,
         )
-
-
-def _copy_reason(
-    standing: Standing, table: TargetTable, kinds: set[str], follows: bool
-) -> str | None:
-    """Returns why a table must be copied; None if changes can be applied."""
-    copied = standing.copied
-    later: set[str] = set()
-    if copied is not None and standing.needs_later(kinds):
-        later = table.later_kinds(copied.transactions)
-    reason = standing.copy_reason(table.mark.copied if table.mark else None, kinds, later)
-    if reason is not None or copied is None:
-        return reason
-    if not follows:
-        return "the replica does not end where the batch begins"
-    return None if table.fits else "somebody altered the replica"
 
 
 @contextmanager

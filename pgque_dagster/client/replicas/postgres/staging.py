@@ -9,10 +9,10 @@ from ...models import Slice
 from ...rights import Connection
 from ...session import Session
 from ..capture import COPY, REQUEST, copy_request
+from ..events import REDELIVERED
 from ..key_parts import KeyPart
 from ..snapshot import Snapshot, kept_columns
 from ..source import SourceTable
-from ..standing import REDELIVERED
 from .table import CHANGES, TargetTable
 
 # How many bytes of rows are sent at once, because sending costs more than a row.

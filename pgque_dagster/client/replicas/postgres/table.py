@@ -12,7 +12,9 @@ from psycopg import sql
 
 from ...rights import Connection
 from ...session import Session
+from ..capture import COPY
 from ..deletes import FROM_TICK, HARD, HISTORY, MARKS, SOFT, TO_TICK, end_mark
+from ..events import TRUNCATE
 from ..key_parts import KeyPart
 from ..snapshot import value_queries
 from ..verify import SHOWN, Difference
@@ -38,11 +40,34 @@ class TargetTable(TargetDefinition):
     added: int | None = None
 
     def later_kinds(self, copied: str) -> set[str]:
-        """Returns the types of the staged events of the table that are not in a copy."""
+        """Returns the types of the staged events of the table that are not in a copy.
+
+        Those before the last TRUNCATE are deleted, unless a copy was requested.
+        """
         query = sql.SQL("select distinct e.ev_type from {} e where {}").format(
             CHANGES, self._later(copied)
         )
+        kinds = {kind for (kind,) in self._db.execute(query)}
+        if TRUNCATE not in kinds or COPY in kinds:
+            return kinds
+        cut = sql.SQL(
+            "delete from {0} e where {1} and ev_id <"
+            " (select max(e.ev_id) from {0} e where {1} and e.ev_type = {2})"
+        ).format(CHANGES, self._later(copied), TRUNCATE)
+        self._db.execute(cut)
         return {kind for (kind,) in self._db.execute(query)}
+
+    def replace(self, copied: str, tick_id: int) -> int:
+        """Gives the replica the rows of the staged events, which begin with a TRUNCATE.
+
+        Returns how many. The arguments are those of `apply`.
+        """
+        count = self._read_changes(copied)
+        gone = sql.SQL("delete from {} where {}").format(_ROWS, _DELETED)
+        count -= self._db.execute(gone).rowcount
+        self._db.execute(sql.SQL("alter table {} drop column {}").format(_ROWS, _DELETED))
+        self.overwrite(_ROWS, copied, tick_id)
+        return count
 
     def apply(self, copied: str, tick_id: int) -> int:
         """Applies the staged events that are not in a copy. Returns how many keys changed.
