@@ -69,6 +69,7 @@ class BatchTables:
         batch: the batch.
         specs: the names of the tables, or their specs.
         log: gets messages about tables that stand apart.
+        follows: what the target does if columns are added or dropped (`Altered.needs`).
 
     Attributes:
         specs: what is replicated of each table, by the table's name in events.
@@ -81,8 +82,14 @@ class BatchTables:
         InvalidArgument: if a table is named twice.
     """
 
-    def __init__(self, batch: Batch, specs: Sequence[str | TableSpec], log: Log) -> None:
-        self._batch, self._log = batch, log
+    def __init__(
+        self,
+        batch: Batch,
+        specs: Sequence[str | TableSpec],
+        log: Log,
+        follows: Set[str] = frozenset(),
+    ) -> None:
+        self._batch, self._log, self._follows = batch, log, follows
         found = [TableSpec.of(each) for each in specs]
         names = batch.session.run(
             Call(_NAMES, ([each.source for each in found],), lambda rows: [n for (n,) in rows])
@@ -139,7 +146,7 @@ class BatchTables:
         if self._standings.has_several_senders(name):
             # When one of them leaves, nobody knows which of its events came from which table.
             forget_copy(self._batch.session, self._batch.queue, self._batch.consumer, name)
-        standing = self._standings.of(self.specs[name])
+        standing = replace(self._standings.of(self.specs[name]), follows=self._follows)
         # The events that it missed are gone.
         return replace(standing, copied=None) if noted and not noted.is_kept else standing
 
@@ -171,14 +178,16 @@ class BatchTables:
             later: the types of these events, if a TRUNCATE is among them.
         """
         altered, batch = standing.altered, self._batch
-        if altered.is_rewritten and TRUNCATE not in later:
-            is_followed = not altered.is_touched and self._is_truncated_later(standing)
-        else:
-            is_followed = not (altered.is_rewritten and altered.is_touched)
+        is_followed = True
+        if altered.is_rewritten:
+            is_followed = not (altered.is_touched or altered.needs) and (
+                TRUNCATE in later or self._is_truncated_later(standing)
+            )
         if not is_followed or altered.misreads(batch.session, events):
             return altered.reason
-        if TRUNCATE in later:
-            self._log(f"{standing.source.name} follows: it was truncated")
+        truncated = ("it was truncated",) if TRUNCATE in later else ()
+        if told := (*altered.told, *truncated):
+            self._log(f"{standing.source.name} follows: {'; '.join(told)}")
         return None
 
     def _is_truncated_later(self, standing: Standing) -> bool:
@@ -192,8 +201,8 @@ class BatchTables:
     def note_shape(self, standing: Standing, later: Set[str]) -> None:
         """Makes the ack record a table's shape, if all that is applied from then on has it."""
         copied, altered, source = standing.copied, standing.altered, standing.source
-        is_followed = not altered.why and (TRUNCATE in later or not altered.is_rewritten)
-        if copied is not None and copied.shape != source.shape and is_followed:
+        is_followed = TRUNCATE in later or not altered.is_rewritten
+        if copied and copied.shape != source.shape and is_followed and not standing.why_unknown:
             now = Copied(copied.transactions, source.shape)
             remember_shape(self._batch, source.name, now)
 

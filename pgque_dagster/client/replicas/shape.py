@@ -10,8 +10,8 @@ stored: they waited for writers, and later ones for them, so no later event has 
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from psycopg import sql
@@ -44,17 +44,23 @@ class Altered:
     """How a table differs from what it was at its last copy.
 
     Attributes:
-        why: what changes of rows cannot follow, in words.
+        why: what only a copy can follow, in words.
+        added: the columns that were added, each with what older rows have; None for null.
+        dropped: the columns that were dropped.
+        told: both in words.
         is_rewritten: whether it has other files, as after a TRUNCATE.
         is_touched: whether the definition of a column was written, as for NOT NULL, or to rename it
             and back.
-        columns: the columns of its events, in order.
+        columns: the columns that its events may have, in order.
     """
 
     why: tuple[str, ...] = ()
+    added: Mapping[str, str | None] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
     is_rewritten: bool = False
     is_touched: bool = False
-    columns: tuple[str, ...] = ()
+    columns: Collection[tuple[str, ...]] = ()
 
     @staticmethod
     def since(shape: str, source: SourceTable) -> "Altered":
@@ -69,34 +75,59 @@ class Altered:
             if was["types"].get(name, made) != made:
                 why.append(f"type {name} has other labels or attributes")
         before, columns = was["columns"], now["columns"]
-        why += _of_columns(before, columns, source)
+        told = tuple(_of_columns(before, columns, source))
+        numbers = sorted(columns.keys() - before.keys(), key=int)
+        first = {number: source.missing.get(number, (None,)) for number in numbers}
+        added = {columns[number]["name"]: first[number][0] for number in numbers}
+        dropped = tuple(before[x]["name"] for x in before.keys() - columns.keys())
+        # If others came and went, events may have them under any name.
+        others = len(now["writers"]) - len(was["writers"]) - len(added)
+        is_changed = any(before.get(x, column) != column for x, column in columns.items())
+        named = {*source.spec.exclude, *source.spec.mask, *source.spec.unstorable}
+        is_one = all(len(each) == 1 for each in first.values())
+        if is_changed or (added and (dropped or others)) or added.keys() & named or not is_one:
+            why += told
         touched = [
             column
             for number, column in columns.items()
             if before.get(number) == column and was["writers"][number] != now["writers"][number]
         ]
+        if touched and dropped and others:
+            why += told
         as_text = source.spec.mask.keys() | source.spec.unstorable.keys()
         for column in touched:
             name, kind = column["name"], re.sub(r"\(.*?\)", "", column["type"])
             if name not in source.spec.exclude and (kind not in _PLAIN or name in as_text):
                 why.append(f"column {name} {kind} was defined again")
-        names = tuple(columns[number]["name"] for number in sorted(columns, key=int))
-        return Altered(tuple(why), was["files"] != now["files"], bool(touched), names)
+        names = [
+            tuple(each[number]["name"] for number in sorted(each, key=int))
+            for each in (before, columns)
+        ]
+        if added:  # One after another.
+            names = [names[1][:count] for count in range(len(before), len(columns) + 1)]
+        is_rewritten = was["files"] != now["files"]
+        return Altered(tuple(why), added, dropped, told, is_rewritten, bool(touched), names)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What a target must do with columns to follow without a copy."""
+        values = {"nulls" if first is None else "values" for first in self.added.values()}
+        return frozenset({*values, *(["drops"] if self.dropped else [])})
 
     @property
     def reason(self) -> str:
         """Why the table is copied, if it is."""
         files = ("its files were rewritten",) if self.is_rewritten else ()
-        told = (*self.why, *files) or ("columns were renamed and had rows changed meanwhile",)
-        return f"it was altered: {'; '.join(told)}"
+        told = dict.fromkeys((*self.why, *self.told, *files))
+        return f"it was altered: {'; '.join(told or ['columns were renamed, and back'])}"
 
     def misreads(self, session: Session, events: Sequence[Slice]) -> bool:
         """Returns whether rows in some events may have other columns under the same names."""
-        if not self.is_touched or not events:
+        if not (self.is_touched or self.added) or not events:
             return False
         query = " union ".join(f"{_NAMES}{part.rows}" for part in where(events, _ROWS))
         found = session.run(Call(query.replace("%", "%%"), (), list))
-        return any(tuple(names) != self.columns for (names,) in found)
+        return any(tuple(names) not in self.columns for (names,) in found)
 
 
 def _of_columns(

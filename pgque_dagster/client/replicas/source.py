@@ -80,6 +80,7 @@ class SourceTable:
         missing: what PostgreSQL reads in columns that a row lacks, by the column's number. It may
             differ between partitions.
         old_shape: what earlier versions stored instead of the shape.
+        may_lack: whether events may lack columns, which are null then.
     """
 
     name: str
@@ -90,6 +91,7 @@ class SourceTable:
     spec: TableSpec
     missing: Mapping[str, Sequence[str]] = field(default_factory=dict)
     old_shape: str = ""
+    may_lack: bool = False
 
     @staticmethod
     def find(session: Session, table: str | TableSpec, queue: str | None = None) -> "SourceTable":

@@ -52,6 +52,7 @@ class Standing:
         problem: what is wrong with its triggers.
         copied: its last copy, if that batch was acked.
         apart: how it stands apart; None if it does not.
+        follows: which of `Altered.needs` the target does.
     """
 
     queue: str
@@ -60,6 +61,7 @@ class Standing:
     problem: str | None
     copied: Copied | None
     apart: str | None = None
+    follows: Set[str] = frozenset()
 
     @property
     def why_unknown(self) -> str | None:
@@ -70,7 +72,8 @@ class Standing:
             return f"changes may be missing, because {self.problem}"
         if self.copied is None:
             return "it has not been copied, a repair was requested, or events were skipped"
-        return self.altered.reason if self.altered.why else None
+        altered = self.altered
+        return altered.reason if altered.why or not altered.needs <= self.follows else None
 
     @cached_property
     def altered(self) -> Altered:

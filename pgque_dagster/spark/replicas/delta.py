@@ -4,7 +4,7 @@ Each commit has an application transaction of the consumer, whose version is the
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -21,7 +21,7 @@ from ..sinks.delta.commit import RECORD, DeltaOutput
 from ..sinks.delta.log import metadata_with
 from ..sinks.delta.merge import Rows, merge
 from ..sinks.delta.replacing import replace_files, searched_files
-from ..sinks.delta.schema import delta_schema, stored_fields
+from ..sinks.delta.schema import delta_fields, delta_schema, stored_fields
 from ..sinks.delta.schema import spark_columns as stored_columns
 from ..sinks.delta.sink import DeltaSink
 from ..sinks.files.data_files import write_files
@@ -34,6 +34,7 @@ from .source import DELETED
 
 # Commits that change no row.
 _MAINTENANCE = (
+    "ADD COLUMN",
     *("OPTIMIZE", "REORG", "VACUUM START", "VACUUM END", "CLUSTER BY", "COMPUTE STATS"),
     *("ADD FEATURE", "DROP FEATURE", "UPGRADE PROTOCOL"),
     *("SET TBLPROPERTIES", "UNSET TBLPROPERTIES"),
@@ -109,6 +110,21 @@ class DeltaReplica(LakeReplica[DeltaTable]):
     def read(self, spark: SparkSession, version: int | None) -> DataFrame:
         """Returns the rows of a version."""
         return self.sink.read(spark, version)
+
+    def add_columns(self, spark: SparkSession, names: Set[str]) -> bool:
+        """Adds columns of the source, in which all rows have null."""
+        try:
+            table = self.sink.load()
+        except TableNotFoundError:
+            return False
+        self.check(table.metadata().configuration)
+        stored = {x["name"] for x in stored_fields(table)}
+        new = t.StructType([x for x in self.columns() if x.name in names - stored])
+        if (stored & names and self.deletes != HARD) or lacks_feature(table, new):
+            return False
+        if new:
+            table.alter.add_columns(delta_schema(delta_fields(new)).fields)
+        return True
 
 
 class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
@@ -187,7 +203,7 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
     def commit(self, state: DeltaTable) -> bool:
         """Commits the files, if `state` is still the newest version."""
         self.check(state)
-        if self._lacks_feature(state):
+        if lacks_feature(state, self._schema):
             # The table's schema may only have this type in a version after the feature's.
             state.alter.add_feature(
                 TableFeatures.TimestampWithoutTimezone,
@@ -235,8 +251,9 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
         added = self.replace_rows(state, self._row_key, self.keys or (), self.record, transactions)
         self.grew_by = added if self._replica.deletes == HARD else None
 
-    def _lacks_feature(self, table: DeltaTable) -> bool:
-        """Whether the source has a timestamp without a zone that the table may not allow yet."""
-        kinds = {type(field.dataType) for field in self._schema}
-        features = table.protocol().writer_features or ()
-        return t.TimestampNTZType in kinds and "timestampNtz" not in features
+
+def lacks_feature(table: DeltaTable, columns: t.StructType) -> bool:
+    """Returns whether columns have a timestamp without a zone that the table may not allow yet."""
+    kinds = {type(field.dataType) for field in columns}
+    features = table.protocol().writer_features or ()
+    return t.TimestampNTZType in kinds and "timestampNtz" not in features

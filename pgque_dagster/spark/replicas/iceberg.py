@@ -7,7 +7,7 @@ as a compaction, rows are found again.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -33,6 +33,7 @@ from ..sinks.iceberg.commit import (
     entries_of,
     for_one_commit,
     history,
+    iceberg_columns,
     last_change,
     properties_with,
     summary_of,
@@ -117,6 +118,25 @@ class IcebergReplica(LakeReplica[Table]):
     def read(self, spark: SparkSession, version: int | None) -> DataFrame:
         """Returns the rows of a version."""
         return self.sink.read(spark, self._url, version)
+
+    def add_columns(self, spark: SparkSession, names: Set[str]) -> bool:
+        """Adds columns of the source, in which all rows have null."""
+        with self.sink.open(self._url) as catalog:
+            try:
+                table = catalog.load_table(self.sink.table)
+            except NoSuchTableError:
+                return False
+            self.check(table.properties)
+            # In older files, a name that was dropped means another column.
+            ever = {x.name for schema in table.schemas().values() for x in schema.fields}
+            stored = {x.name for x in table.schema().fields}
+            if (ever - stored) & names or (stored & names and self.deletes != HARD):
+                return False
+            new = t.StructType([x for x in self.columns() if x.name in names - stored])
+            if new:
+                with table.update_schema() as update:
+                    update.union_by_name(iceberg_columns(spark, new))
+        return True
 
 
 class _Output(ReplicaOutput[Table], IcebergOutput):

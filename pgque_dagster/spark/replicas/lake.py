@@ -5,10 +5,10 @@ proof that a stale attempt publishes nothing. Delta and Iceberg differ in how ro
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import AbstractContextManager, contextmanager
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
 from ...client.replicas.deletes import HARD, HISTORY, SOFT
@@ -34,6 +34,13 @@ class LakeReplica(StoredReplica[Table]):
         self, batch: SparkBatch, copied: str, columns: t.StructType
     ) -> AbstractContextManager[ReplicaOutput[Table]]:
         """Begins an attempt to publish something in the replica, which has these columns."""
+
+    @abstractmethod
+    def add_columns(self, spark: SparkSession, names: Set[str]) -> bool:
+        """Adds columns of the source, in which all rows have null.
+
+        Returns False if a column may have kept values, or cannot be added.
+        """
 
     def overwrite(
         self,

@@ -63,7 +63,8 @@ def replicate(
             the cause.
     """
     claim = acked(batch.claim)
-    tables = BatchTables(claim, specs, log)
+    follows = {"nulls"} if target.deletes == HARD else {"nulls", "drops"}
+    tables = BatchTables(claim, specs, log, follows)
     yield from _Apply(batch, claim, tables, target, log).run()
     yield from tables.settle()
 
@@ -130,7 +131,10 @@ class _Apply:
         claim, standing = self._claim, self._tables.standing(name)
         source, copied = standing.source, standing.copied
         replica = replica_of(self._target, source, claim.queue, claim.consumer, claim.session)
+        added, is_new = standing.altered.added, True
         with replica.sink.errors(claim):
+            if added and standing.why_unknown is None:
+                is_new = replica.add_columns(self._batch.spark, added.keys())
             state = replica.state()
             foreign = None if state else replica.foreign_version()
         noted_tick = self._tables.noted_tick(name)
@@ -152,6 +156,8 @@ class _Apply:
         stored = state.copied if state else None
         reason = standing.copy_reason(stored, kinds, later, foreign)
         reason = reason or self._tables.why_altered(standing, events, later)
+        if not is_new:
+            reason = reason or standing.altered.reason
         if copied is None or reason is not None:
             copy = _Copy(standing.mended(claim.session), replica, str(reason), state, foreign)
             # A lock on the table blocks the reading of its size.
@@ -175,7 +181,8 @@ class _Apply:
         is_truncated: bool,
     ) -> Replicated:
         """Applies events to a replica; those after a TRUNCATE tell all rows that there are."""
-        batch, source, location = self._batch, standing.source, replica.location
+        batch, location = self._batch, replica.location
+        source = replace(standing.source, may_lack=bool(standing.altered.added))
         if self._tables.noted_tick(source.name) is None:
             changes = net_changes(read_events(batch, events), source, fits_one_task(batch))
         else:

@@ -323,7 +323,7 @@ def test_a_copy_that_a_stale_attempt_publishes_late_is_not_built_upon(
 
     monkeypatch.setattr(output, "commit", commit_late)
     # Only the stale attempt sees the column, and copies the table.
-    lake.sql("alter table t add column c int; update t set v = 3 where id = 1")
+    lake.sql("alter table t add column c int default 7; update t set v = 3 where id = 1")
     lake.tick()
     stale = Thread(target=apply_stale)
     stale.start()

@@ -170,6 +170,13 @@ def _change(db: psycopg.Connection, chance: random.Random, low: int) -> None:
             db.execute(statement.encode())
 
 
+_DROP = """do $$ declare v text; begin
+    select attname into v from pg_attribute
+    where attrelid = 'accounts'::regclass and attname ~ '^[cn]\\d' and not attisdropped
+    order by random() limit 1;
+    if found then execute format('alter table accounts drop %I', v); end if; end $$"""
+
+
 def altering(chance: random.Random, number: int) -> list[str]:
     """Returns statements, to run one by one, that alter a table or replace its rows.
 
@@ -185,6 +192,11 @@ def altering(chance: random.Random, number: int) -> list[str]:
             "update accounts set gone = id",
             "alter table accounts drop column gone",
         ],
+        lambda: [
+            f"alter table accounts add column n{number} int",
+            f"update accounts set n{number} = id where id % 7 = 0",
+        ],
+        lambda: [_DROP],
         lambda: ["alter table accounts alter balance set statistics 7, alter note set default ''"],
         lambda: [f"alter table entries alter amount type numeric({12 + number % 20}, 2)"],
         lambda: ["truncate entries"],

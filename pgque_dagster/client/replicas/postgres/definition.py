@@ -5,7 +5,7 @@ replicas are recognized.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
 from psycopg import sql
@@ -22,6 +22,7 @@ from ..deletes import (
     stored_key,
     unfit_type,
 )
+from ..shape import Altered
 from ..source import SourceTable
 
 _MARK = "pgque"
@@ -79,7 +80,6 @@ class TargetDefinition:
         replica_of: the owner and the table.
         location: the database, the schema and the table, for messages.
         mark: the mark of its last copy; None if the table does not exist.
-        fits: whether it has the columns and the key of the source.
 
     Raises:
         InvalidArgument: if the table is not this replica, or keeps rows in another way.
@@ -111,11 +111,17 @@ class TargetDefinition:
         # Each column of the replica, with its type.
         self._wants = {**self._types, **dict.fromkeys(MARKS[deletes], "bigint")}
         self._constraint = sql.Identifier(found[3]) if found and found[3] else None
-        self.fits = (
-            found is not None
-            and tuple(found[2]) == self._row_key
+        self._has_key = found is not None and tuple(found[2]) == self._row_key
+        # What rows have that lack one of these columns.
+        self._added: Mapping[str, str | None] = {}
+
+    @property
+    def fits(self) -> bool:
+        """Whether it has the columns and the key of the source."""
+        return (
+            self._has_key
             and self._has.items() >= self._wants.items()
-            and (deletes != HARD or len(self._has) == len(self._wants))
+            and (self._deletes != HARD or len(self._has) == len(self._wants))
         )
 
     def _read_mark(self, comment: str) -> Mark:
@@ -200,6 +206,26 @@ class TargetDefinition:
         if self._row_key:
             steps.append(sql.SQL("add ") + self._primary)
         self._alter_by(steps)
+
+    def follow_columns(self, altered: Altered) -> bool:
+        """Adds and drops columns as the source did. Returns whether their values are then right."""
+        is_hard = self._deletes == HARD
+        gone = [name for name in altered.dropped if is_hard and name in self._has]
+        new = {name: x for name, x in altered.added.items() if name not in self._has}
+        if len(new) < len(altered.added) and not is_hard:  # One may have kept values.
+            return False
+        steps = [sql.SQL("drop column {}").format(sql.Identifier(name)) for name in gone]
+        for name, first in new.items():
+            column, kind = sql.Identifier(name), sql.SQL(self._wants[name])
+            # A default fills the column of all rows without writing them.
+            add = sql.SQL("add column {} {} default {}::text::{}")
+            steps.append(add.format(column, kind, first, kind))
+            steps.append(sql.SQL("alter column {} drop default").format(column))
+        self._alter_by(steps)
+        self._has = {name: kind for name, kind in self._has.items() if name not in gone}
+        self._has |= {name: self._wants[name] for name in new}
+        self._added = altered.added
+        return True
 
     def _alter_by(self, steps: Iterable[sql.Composable]) -> None:
         for step in steps:

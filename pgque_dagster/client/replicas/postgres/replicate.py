@@ -26,6 +26,7 @@ from ...plans import is_after, of_table, where
 from ...read_batch import ReadBatch
 from ...rights import Connection
 from ..batch_tables import BatchTables
+from ..deletes import HARD
 from ..events import TRUNCATE
 from ..outcome import Apart, Copied, Replicated, acked, remember, remember_stored, stored_ticks
 from ..parts import share_ends
@@ -66,7 +67,8 @@ def replicate(
         Exception: the first table's problem, if all tables have one and no value is the cause.
     """
     batch = acked(claim)
-    tables = BatchTables(batch, specs, log)
+    fills = {"values"} if target.deletes == HARD else set()
+    tables = BatchTables(batch, specs, log, {"nulls", "drops", *fills})
     span = Span.of(batch.session, batch.queue, batch.lease)
     stored = stored_ticks(batch.session, batch.queue, batch.consumer)
     with connected_target(batch.session, target) as there:
@@ -275,10 +277,12 @@ class _Apply:
             return reason
         if not follows:
             return "the replica does not end where the batch begins"
-        if not table.fits:
-            return "somebody altered the replica"
         events = where(work.events, is_after(copied.transactions))
-        return self._tables.why_altered(standing, events, work.later)
+        if reason := self._tables.why_altered(standing, events, work.later):
+            return reason
+        if standing.altered.needs and not table.follow_columns(standing.altered):
+            return standing.altered.reason
+        return None if table.fits else "somebody altered the replica"
 
     def _apply(
         self, work: _Work, kinds: set[str], copy: tuple[int | None, Snapshot] | None

@@ -1,0 +1,120 @@
+"""Columns that are added or dropped, with rows changed before, in and after that."""
+
+import pytest
+
+from pgque_dagster.client.replicas.deletes import HARD, HISTORY, MARKS, Deletes
+from tests.support.replicas.replication import PostgresReplication, Replication, with_columns_of
+
+# By table: what is done to it, and what a target needs to follow without a copy.
+CHANGES = {
+    "nulls": ("alter table {0} add z int", {"nulls"}),
+    "again": ("alter table {0} add z int; alter table {0} add y text", {"nulls"}),
+    "fills": ("alter table {0} add z numeric(6, 2) default 7.5", {"values"}),
+    "quoted": ("""alter table {0} add z text default e'it''s {{"x", \\\\ }} é\\n'""", {"values"}),
+    "times": ("alter table {0} add z timestamptz default '2026-03-04 00:00+02'", {"values"}),
+    "bytes": ("alter table {0} add z bytea default '\\x00ff'", {"values"}),
+    "drops": ("alter table {0} drop b", {"drops"}),
+    "drops_two": ("alter table {0} drop b; alter table {0} drop c", {"drops"}),
+    "passes": ("alter table {0} add z int; update {0} set z = 1; alter table {0} drop z", set()),
+    "undone": ("savepoint s; alter table {0} add z int; rollback to s", set()),
+    "mixed": ("alter table {0} add z int; alter table {0} drop b", {"a copy"}),
+    "anew": ("alter table {0} drop b; alter table {0} add b text", {"a copy"}),
+    "named": ("alter table {0} rename b to z", {"a copy"}),
+    "volatile": ("alter table {0} add z float default random()", {"a copy"}),
+}
+STEPS = (
+    "update {0} set a = 'before' where id = 1; insert into {0} values (10, 'before')",
+    "begin; insert into {0} values (11, 'in'); update {0} set a = 'in' where id = 2; {1};"
+    " update {0} set a = 'in' where id in (3, 11); delete from {0} where id = 4; commit",
+    "update {0} set a = 'after' where id in (5, 10); insert into {0} values (12, 'after')",
+    "delete from {0} where id in (1, 12); update {0} set a = 'last' where id in (3, 6)",
+)
+
+
+def follows(replication: Replication) -> set[str]:
+    deletes, is_postgres = replication.target.deletes, isinstance(replication, PostgresReplication)
+    fills = {"values"} if is_postgres and deletes == HARD else set()
+    drops = {"drops"} if is_postgres or deletes != HARD else set()
+    return {"nulls", *fills, *drops}
+
+
+def check(replication: Replication) -> None:
+    for name in CHANGES:
+        rows, live = replication.source(f"public.{name}"), replication.live(f"public.{name}")
+        if replication.target.deletes != HARD:
+            live = with_columns_of(live, rows)
+        assert live == rows, name
+
+
+@pytest.mark.parametrize("deletes", MARKS)
+@pytest.mark.parametrize(
+    "batches", ["one", *(pytest.param(x, marks=pytest.mark.slow) for x in ("several", "late"))]
+)
+def test_columns_are_followed_exactly_and_without_a_copy_where_that_is_possible(
+    replication: Replication, deletes: Deletes, batches: str
+) -> None:
+    replication.keep(deletes)
+    for name in CHANGES:
+        replication.sql(
+            f"create table {name} (id int primary key, a text, b text default 'd', c int);"
+            f"insert into {name} select n, 'first' from generate_series(1, 8) n"
+        )
+    replication.capture(*(f"public.{name}" for name in CHANGES))
+    replication.catch_up()
+    replication.copied.clear()
+    seen = [(replication.last_tick(), {name: replication.source(name) for name in CHANGES})]
+    for number, step in enumerate(STEPS):
+        if batches == "late" and number == 1:
+            replication.tick()
+        for name, (change, _) in CHANGES.items():
+            replication.sql(step.format(name, change.format(name)))
+        if batches == "late" and number == 1:
+            replication.run()
+        elif batches == "several":
+            replication.catch_up()
+            check(replication)
+            seen.append(
+                (replication.last_tick(), {name: replication.source(name) for name in CHANGES})
+            )
+    replication.catch_up()
+    check(replication)
+    copied = {
+        text.split()[1].removeprefix("public.").rstrip(":")
+        for text in replication.copied
+        if text.startswith("copying")
+    }
+    needs = {name for name, (_, needs) in CHANGES.items() if not needs <= follows(replication)}
+    # If a column was kept already, nobody knows its values.
+    again = {"nulls", "again"} if batches == "late" and deletes != HARD else set()
+    assert copied - again == needs, replication.copied
+    for name in ("again", "quoted", "drops"):
+        assert replication.verify(f"public.{name}").is_equal
+    for tick, tables in seen if deletes == HISTORY else ():
+        for name, rows in tables.items():
+            then = replication.at(f"public.{name}", tick)
+            assert with_columns_of(then, [{"id": 0, "a": 0}]) == with_columns_of(
+                rows, [{"id": 0, "a": 0}]
+            )
+
+
+@pytest.mark.parametrize("replication", ["delta", "iceberg", "postgres"], indirect=True)
+def test_a_partitioned_table_gets_a_column(replication: Replication) -> None:
+    replication.sql(
+        "create table t (id int primary key, a text) partition by list (id);"
+        "create table t1 partition of t for values in (1);"
+        "create table t2 (a text, id int not null); alter table t attach partition t2 default;"
+        "insert into t values (1, 'a'), (2, 'b'), (3, 'c')"
+    )
+    replication.capture("public.t")
+    replication.catch_up()
+    replication.copied.clear()
+    replication.sql("update t set a = 'x' where id = 2; alter table t add c int")
+    replication.sql("insert into t values (4, 'd')")
+    replication.catch_up()
+    replication.check()
+    replication.sql("alter table t add d int default 7; update t1 set a = 'y'")
+    replication.catch_up()
+    replication.check()
+    assert replication.verify().is_equal
+    fills = isinstance(replication, PostgresReplication)
+    assert sum(text.startswith("copying") for text in replication.copied) == (not fills)
