@@ -7519,7 +7519,8 @@ $$;
 -- Records that a consumer has copied a table as a snapshot shows it. It is called in the transaction of
 -- the ack, so it counts only if the attempt that copied is the one that was acked. From then on, the
 -- consumer skips the changes that the snapshot contains. With the snapshot of the last copy, it records only
--- another shape, once the open batch has all events that were written under earlier ones.
+-- another shape, once the open batch has all events that were written under earlier ones. Before that, an added
+-- column has the table copied again: nobody could tell later what the replica has under its name.
 -- locks: none. writes: replica_table.
 create or replace function pgque.set_replicated(
     i_queue text, i_consumer text, i_table text, i_copied pg_snapshot, i_shape text)
@@ -7538,7 +7539,18 @@ begin
             select
             from pgque.find_tick(v_sub.sub_queue, v_sub.sub_next_tick) t,
                  jsonb_each_text(i_shape::jsonb -> 'writers') w
-            where not pg_visible_in_snapshot(w.value::xid8, t.tick_snapshot));
+            -- A subtransaction looks ended in a snapshot in which its transaction is in progress.
+            where w.value::xid8 >= pg_snapshot_xmin(t.tick_snapshot));
+    end if;
+    if v_later then
+        delete from pgque.replica_table r
+        where r.sub_id = v_sub.sub_id and r.table_name = i_table and r.copied::text = i_copied::text
+          and starts_with(r.shape, '{')
+          and not r.shape::jsonb -> 'columns'
+                  ?& array(select jsonb_object_keys(i_shape::jsonb -> 'columns'));
+        if found then
+            return;
+        end if;
     end if;
     insert into pgque.replica_table as r (sub_id, table_name, incarnation, copied, shape)
     values (v_sub.sub_id, i_table, pgque.incarnation()::text, i_copied, i_shape)
@@ -7747,8 +7759,9 @@ $$;
 
 -- What happens to a table that its triggers do not report, as facts of the catalog: its columns by number,
 -- and the transactions that wrote their definitions last; what PostgreSQL reads in a column that a row
--- lacks; the key; the relations with their files, which TRUNCATE and VACUUM FULL also replace; the triggers
--- of capture() into this queue; the enums and composite types in its values. Null if there is no such table.
+-- lacks; whether partitions have the columns in another order; the key; the relations with their files, which
+-- TRUNCATE and VACUUM FULL also replace; the triggers of capture() into this queue; the enums and composite
+-- types in its values. Null if there is no such table.
 create or replace function pgque.table_facts(i_table regclass, i_queue text)
 returns jsonb
 language sql stable set search_path = pgque, pg_catalog, pg_temp set bytea_output = 'hex'
@@ -7780,11 +7793,16 @@ as $$
                     from attribute a where not a.attisdropped and a.attgenerated <> 'v'),
         'writers', (select jsonb_object_agg(a.attnum, a.writer) from attribute a),
         'missing', (select jsonb_object_agg(m.attnum, m.found)
-                    from (select a.attnum, jsonb_agg(distinct (p.attmissingval::text::text[])[1])
+                    from (select a.attnum, jsonb_agg(distinct array_to_string(p.attmissingval, ''))
                           from pgque.capture_relations(i_table) r
                           join pg_attribute p on p.attrelid = r and p.atthasmissing
                           join attribute a using (attname)
                           group by 1) m (attnum, found)),
+        'mixed', (select count(distinct o.names) > 1
+                  from (select array_agg(p.attname order by p.attnum) as names
+                        from pgque.capture_relations(i_table) r
+                        join pg_attribute p on p.attrelid = r and p.attnum > 0 and not p.attisdropped
+                        group by r) o),
         'key', jsonb_build_array(pgque.key_of_table(i_table), (
                    select c.oid from pg_constraint c where c.conrelid = i_table and c.contype = 'p')),
         'files', (select jsonb_object_agg(r::oid, pg_relation_filenode(r))

@@ -1,5 +1,7 @@
 """The shape of a replicated table: the facts of its catalog, and when another one counts."""
 
+import psycopg
+
 from tests.support.queues.sql import Connection
 
 FACTS = "pgque.table_facts('t', 'q')"
@@ -32,6 +34,35 @@ def test_another_shape_counts_once_a_batch_has_all_that_was_written_before(q: Co
     assert q.value(STORED)
 
 
+def test_a_subtransaction_counts_with_its_transaction(q: Connection, database_url: str) -> None:
+    q.execute(TABLE.encode())
+    copied = str(q.value("select pg_current_snapshot()"))
+    note(q, copied)
+    with psycopg.connect(database_url) as other:
+        other.execute("select pg_current_xact_id()")
+        with other.transaction():
+            other.execute("alter table t alter a set not null")
+        # So that snapshots look beyond the subtransaction.
+        q.execute("create table later ()")
+        first = batch(q)
+    note(q, copied)
+    assert not q.value(STORED)
+    q.execute("select pgque.finish_batch(%s)", (first,))
+    batch(q)
+    note(q, copied)
+    assert q.value(STORED)
+
+
+def test_a_column_that_is_added_after_a_batch_has_the_next_one_copy(q: Connection) -> None:
+    q.execute(TABLE.encode())
+    copied = str(q.value("select pg_current_snapshot()"))
+    note(q, copied)
+    batch(q)
+    q.execute("alter table t add b int")
+    note(q, copied)
+    assert not q.value("select count(*) from pgque.replica_table")
+
+
 def test_the_shape_of_another_copy_counts_at_once(q: Connection) -> None:
     q.execute(TABLE.encode())
     note(q, str(q.value("select pg_current_snapshot()")))
@@ -48,11 +79,13 @@ def test_facts_tell_what_rows_have_in_a_column_that_they_lack(q: Connection) -> 
     q.execute(
         """alter table t add d text default e'"x", \\'{}\\' \\\\', add e int[] default '{1,2}'"""
     )
+    q.execute("alter table t add f box default '(1,1),(0,0)'")
     q.execute("set timezone = 'Asia/Tokyo'; set datestyle = 'german'")
     assert q.value(f"select {FACTS} -> 'missing'") == {
         "3": ["2026-01-02 01:04:00+00"],
         "5": ["""\"x", '{}' \\"""],
         "6": ["{1,2}"],
+        "7": ["(1,1),(0,0)"],
     }
 
 

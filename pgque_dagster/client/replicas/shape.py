@@ -94,6 +94,8 @@ class Altered:
         ]
         if touched and dropped and others:
             why += told
+        if touched and now["mixed"]:
+            why.append("columns were defined again that partitions have in another order")
         as_text = source.spec.mask.keys() | source.spec.unstorable.keys()
         for column in touched:
             name, kind = column["name"], re.sub(r"\(.*?\)", "", column["type"])

@@ -120,7 +120,7 @@ class DeltaReplica(LakeReplica[DeltaTable]):
         self.check(table.metadata().configuration)
         stored = {x["name"] for x in stored_fields(table)}
         new = t.StructType([x for x in self.columns() if x.name in names - stored])
-        if (stored & names and self.deletes != HARD) or lacks_feature(table, new):
+        if not self.may_add(names, stored) or lacks_feature(table, new):
             return False
         if new:
             table.alter.add_columns(delta_schema(delta_fields(new)).fields)

@@ -130,7 +130,7 @@ class IcebergReplica(LakeReplica[Table]):
             # In older files, a name that was dropped means another column.
             ever = {x.name for schema in table.schemas().values() for x in schema.fields}
             stored = {x.name for x in table.schema().fields}
-            if (ever - stored) & names or (stored & names and self.deletes != HARD):
+            if (ever - stored) & names or not self.may_add(names, stored):
                 return False
             new = t.StructType([x for x in self.columns() if x.name in names - stored])
             if new:

@@ -39,8 +39,14 @@ class LakeReplica(StoredReplica[Table]):
     def add_columns(self, spark: SparkSession, names: Set[str]) -> bool:
         """Adds columns of the source, in which all rows have null.
 
-        Returns False if a column may have kept values, or cannot be added.
+        Returns False if a column may have kept values, cannot be added, or is not the source's.
         """
+
+    def may_add(self, names: Set[str], stored: Set[str]) -> bool:
+        """Returns whether a replica that has some columns lacks values of no others."""
+        if self.deletes == HARD:
+            return stored <= {x.name for x in self.columns()}
+        return not stored & names
 
     def overwrite(
         self,

@@ -131,10 +131,11 @@ class _Apply:
         claim, standing = self._claim, self._tables.standing(name)
         source, copied = standing.source, standing.copied
         replica = replica_of(self._target, source, claim.queue, claim.consumer, claim.session)
-        added, is_new = standing.altered.added, True
+        is_new = True
         with replica.sink.errors(claim):
-            if added and standing.why_unknown is None:
-                is_new = replica.add_columns(self._batch.spark, added.keys())
+            if copied and copied.shape != source.shape and standing.why_unknown is None:
+                added = standing.altered.added.keys()
+                is_new = replica.add_columns(self._batch.spark, added)
             state = replica.state()
             foreign = None if state else replica.foreign_version()
         noted_tick = self._tables.noted_tick(name)

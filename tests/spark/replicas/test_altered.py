@@ -114,6 +114,19 @@ def test_a_column_that_is_renamed_between_a_batch_and_its_run_is_not_misread_lat
     assert replication.verify().is_equal
 
 
+def test_partitions_with_columns_in_another_order_are_not_misread(replication: Replication) -> None:
+    replication.sql(
+        "create table t (id int primary key, a text, b text) partition by list (id);"
+        "create table t1 (id int not null, b text, a text);"
+        "alter table t attach partition t1 default; insert into t values (1, 'a', 'b')"
+    )
+    replication.capture("public.t")
+    replication.catch_up()
+    replication.sql(f"{SWAP}; update t1 set a = 'new'; {SWAP}")
+    replication.catch_up()
+    replication.check()
+
+
 def test_a_hash_that_an_earlier_version_stored_stands_for_the_same_shape(
     replication: Replication,
 ) -> None:
