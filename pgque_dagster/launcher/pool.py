@@ -36,6 +36,8 @@ class Pool:
         self._lock = threading.Condition()
         # Processes that may get another run; the one used last is at the end.
         self._processes: list[WarmProcess] = []
+        # What the last run of each code location needed.
+        self._codes: list[Code] = []
 
     def take(self, code: Code, run_id: str) -> WarmProcess | None:
         """Lends a process to a run.
@@ -47,6 +49,9 @@ class Pool:
             OSError: if no process can be started.
         """
         with self._lock:
+            self._codes = [each for each in self._codes if not code.replaces(each)]
+            if code not in self._codes:
+                self._codes.append(code)
             # Waiting is quicker than starting another process, and importing everything there.
             if not self._idle_with(code) and self._would_be_second(code):
                 self._wait_for_idle(code, _BUSY_SECONDS)
@@ -147,8 +152,10 @@ class Pool:
     def _on_idle(self, process: WarmProcess, succeeded: bool) -> None:
         with self._lock:
             process.run_id, process.is_executing = None, False
+            if process.code not in self._codes:
+                self._retire(process)
             # After a failure or a cancelation, its Spark session may be broken.
-            if not succeeded or process.runs >= self._max_runs:
+            elif not succeeded or process.runs >= self._max_runs:
                 self._replace(process)
             elif process in self._processes:
                 self._processes.remove(process)

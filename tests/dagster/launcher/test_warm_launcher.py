@@ -297,6 +297,14 @@ def test_reloading_the_code_location_starts_new_processes(warm: Warm) -> None:
     warm.wait_until_gone(process)
 
 
+def test_a_process_with_older_code_ends_after_its_run(warm: Warm) -> None:
+    _, process = warm.note(warm.start("wait"))
+    warm.location.server_id = "3"
+    assert warm.said()[1] != process
+    warm.go()
+    warm.wait_until_gone(process)
+
+
 @pytest.mark.slow
 def test_a_launcher_that_ends_leaves_a_process_that_ends_with_its_run(tmp_path: Path) -> None:
     with launching(tmp_path, "{}") as warm:

@@ -6,12 +6,15 @@ import sys
 from pathlib import Path
 
 import psutil
+import pyspark
 import pytest
 
 from pgque_dagster.spark.cluster import class_archive
 from tests.support.runner.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
+# Java cannot use an archive of jars whose path has a space in it.
+pytestmark = pytest.mark.skipif(" " in pyspark.__file__, reason="a space is in the path of Spark")
 _USE = "from pgque_dagster.spark.cluster import class_archive; class_archive.use()"
 _COUNT = """
 from pyspark.sql import SparkSession
