@@ -135,6 +135,8 @@ class _Apply:
         with replica.sink.errors(claim):
             if copied and copied.shape != source.shape and standing.why_unknown is None:
                 added = standing.altered.added.keys()
+                # An attempt that was paused may not add what was dropped meanwhile.
+                claim.renew()
                 is_new = replica.add_columns(self._batch.spark, added)
             state = replica.state()
             foreign = None if state else replica.foreign_version()

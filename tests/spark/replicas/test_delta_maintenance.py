@@ -1,10 +1,13 @@
-"""Maintenance of Delta replicas with deletion vectors, beside batches and other engines."""
+"""Maintenance of Delta tables with deletion vectors, beside batches and other engines."""
 
 import os
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from pgque_dagster.spark.sinks import compaction
 from pgque_dagster.spark.sinks.delta import maintenance, replacing, sink
@@ -129,3 +132,14 @@ def test_a_compaction_that_a_batch_overtakes_loses_nothing(delta: DeltaReplicati
     with pytest.raises(Exception, match=r"(?i)concurrent|conflict"):
         earlier.optimize.compact()
     delta.check()
+
+
+@pytest.mark.parametrize("text", ["INTERVAL 30 DAYS", "30 days", "interval 30 days"])
+def test_a_longer_retention_counts_in_each_form_that_spark_reads(tmp_path: Path, text: str) -> None:
+    """Delta's library takes the others for 7 days, also in checkpoints."""
+    write_deltalake(str(tmp_path), pa.table({"number": [1]}))
+    name = "delta.deletedFileRetentionDuration"
+    table = DeltaTable(str(tmp_path))
+    table.alter.set_table_properties({name: text})
+    assert maintenance.keep_removed(table, timedelta(days=7)) == timedelta(days=30)
+    assert DeltaTable(str(tmp_path)).metadata().configuration[name] == "interval 30 days"

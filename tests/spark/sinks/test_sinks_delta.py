@@ -20,7 +20,6 @@ from pyspark.sql import SparkSession
 from pgque_dagster.client import BatchNotOpen, Client, InvalidArgument
 from pgque_dagster.spark import DeltaSink, PostgresSink
 from pgque_dagster.spark.sinks.delta.log import stored_files
-from pgque_dagster.spark.sinks.delta.maintenance import keep_removed
 from pgque_dagster.spark.sinks.files.storage import Storage, StorageFailed
 from tests.support.servers.s3 import S3
 from tests.support.spark.attempts import next_batch, once_before_the_swap
@@ -278,17 +277,6 @@ def test_removed_files_are_kept_for_a_longer_retention_than_checkpoints_have(
     assert sink.maintain(retention=month).deleted == []
     sink.maintain()
     assert DeltaTable(location, version=0).to_pyarrow_table().num_rows == 1
-
-
-@pytest.mark.parametrize("text", ["INTERVAL 30 DAYS", "30 days", "interval 30 days"])
-def test_a_longer_retention_counts_in_each_form_that_spark_reads(tmp_path: Path, text: str) -> None:
-    """Delta's library takes the others for 7 days, also in checkpoints."""
-    write_deltalake(str(tmp_path), pa.table({"number": [1]}))
-    name = "delta.deletedFileRetentionDuration"
-    table = DeltaTable(str(tmp_path))
-    table.alter.set_table_properties({name: text})
-    assert keep_removed(table, timedelta(days=7)) == timedelta(days=30)
-    assert DeltaTable(str(tmp_path)).metadata().configuration[name] == "interval 30 days"
 
 
 def test_unused_files_go_also_if_a_table_is_not_compacted(tmp_path: Path) -> None:

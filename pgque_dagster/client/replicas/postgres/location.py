@@ -13,7 +13,7 @@ from ...session import Session
 from ..deletes import HARD, MARKS, Deletes, check_append, check_deletes
 from ..snapshot import print_settings
 from ..source import SourceTable
-from .table import TargetTable
+from .compare import ComparedTable
 
 # The maximum number of columns of a table.
 _MAX_COLUMNS = 1600
@@ -96,7 +96,7 @@ def connected_target(session: Session, target: PostgresReplicas) -> Iterator[Con
 
 def replica_of(
     there: Connection, target: PostgresReplicas, source: SourceTable, queue: str, consumer: str
-) -> TargetTable:
+) -> ComparedTable:
     """Returns the replica of a table.
 
     Args:
@@ -111,4 +111,4 @@ def replica_of(
     """
     target.check(source)
     schema = target.schema or source.path[0]
-    return TargetTable(there, schema, source, f"{queue}/{consumer}", target.deletes)
+    return ComparedTable(there, schema, source, f"{queue}/{consumer}", target.deletes)

@@ -15,16 +15,14 @@ from ...session import Session
 from ..capture import COPY
 from ..deletes import FROM_TICK, HARD, HISTORY, MARKS, SOFT, TO_TICK, end_mark
 from ..events import TRUNCATE
-from ..key_parts import KeyPart
 from ..snapshot import value_queries
-from ..verify import SHOWN, Difference
 from .definition import TargetDefinition, listed
 
 # Temporary tables: events of a batch; their result; rows of a copy.
 CHANGES = sql.Identifier("pg_temp", "pgque_change")
-_ROWS = sql.Identifier("pg_temp", "pgque_row")
-_COPIED = sql.Identifier("pg_temp", "pgque_copied")
-_DELETED = sql.Identifier("__pgque_deleted")
+ROWS = sql.Identifier("pg_temp", "pgque_row")
+COPIED = sql.Identifier("pg_temp", "pgque_copied")
+DELETED = sql.Identifier("__pgque_deleted")
 _CHANGE_COLUMNS = (
     "(ev_id bigint, ev_txid xid8, ev_retry integer, ev_type text, ev_extra1 text, ev_data text)"
 )
@@ -63,10 +61,10 @@ class TargetTable(TargetDefinition):
         Returns how many. The arguments are those of `apply`.
         """
         count = self._read_changes(copied)
-        gone = sql.SQL("delete from {} where {}").format(_ROWS, _DELETED)
+        gone = sql.SQL("delete from {} where {}").format(ROWS, DELETED)
         count -= self._db.execute(gone).rowcount
-        self._db.execute(sql.SQL("alter table {} drop column {}").format(_ROWS, _DELETED))
-        self.overwrite(_ROWS, copied, tick_id)
+        self._db.execute(sql.SQL("alter table {} drop column {}").format(ROWS, DELETED))
+        self.overwrite(ROWS, copied, tick_id)
         return count
 
     def apply(self, copied: str, tick_id: int) -> int:
@@ -78,11 +76,11 @@ class TargetTable(TargetDefinition):
         """
         count = self._read_changes(copied)
         if not self._row_key:
-            self.added = self._append(_ROWS)
+            self.added = self._append(ROWS)
             return self.added
         gone = sql.SQL("exists (select from {} s where s.{} and {})")
-        ended = self._end(gone.format(_ROWS, _DELETED, self._matches("t", "s")), tick_id)
-        _, inserted = self._store(_ROWS, tick_id)
+        ended = self._end(gone.format(ROWS, DELETED, self._matches("t", "s")), tick_id)
+        _, inserted = self._store(ROWS, tick_id)
         self.added = inserted - ended if self._deletes == HARD else None
         return count
 
@@ -110,10 +108,10 @@ class TargetTable(TargetDefinition):
 
     def stage_copy(self) -> sql.Identifier:
         """Creates a temporary table for the rows of a copy."""
-        self._db.execute(sql.SQL("drop table if exists {}").format(_COPIED))
+        self._db.execute(sql.SQL("drop table if exists {}").format(COPIED))
         create = sql.SQL("create temporary table {} ({}) on commit drop")
-        self._db.execute(create.format(_COPIED, self._typed_columns()))
-        return _COPIED
+        self._db.execute(create.format(COPIED, self._typed_columns()))
+        return COPIED
 
     def overwrite(self, rows: sql.Identifier, copied: str, tick_id: int | None) -> int | None:
         """Gives the replica the rows of a copy. If there is none, their table becomes it.
@@ -137,7 +135,7 @@ class TargetTable(TargetDefinition):
         elif self.mark is not None:
             gone = sql.SQL("not exists (select from {} s where {})")
             written = self._end(gone.format(rows, self._matches("t", "s")), tick_id)
-            there = sql.SQL("(select *, false as {} from {})").format(_DELETED, rows)
+            there = sql.SQL("(select *, false as {} from {})").format(DELETED, rows)
             written += self._store(there, tick_id)[0]
         self._set_mark(copied)
         return written
@@ -155,103 +153,23 @@ class TargetTable(TargetDefinition):
         count = self._read_changes(begun)
         ended = self._db.execute(
             sql.SQL("delete from {} t using {} s where {}").format(
-                rows, _ROWS, self._matches("t", "s")
+                rows, ROWS, self._matches("t", "s")
             )
         ).rowcount
         insert = sql.SQL(
             "insert into {table} ({columns}) select {columns} from {rows} where not {gone}"
         )
         inserted = self._db.execute(
-            insert.format(table=rows, columns=self._columns, rows=_ROWS, gone=_DELETED)
+            insert.format(table=rows, columns=self._columns, rows=ROWS, gone=DELETED)
         ).rowcount
         self._db.execute(sql.SQL("analyze {}").format(rows))
         return count, inserted - ended
-
-    def compare(
-        self, copied: str, part: KeyPart | None = None
-    ) -> tuple[int, tuple[Difference, ...]]:
-        """Compares the rows of `stage_copy`, of all or of a part, with the table after the events.
-
-        Returns:
-            How many keys differ, and some of them.
-        """
-        self._read_changes(copied)
-        if not self._row_key:
-            return self._compare_appended()
-        keys = sql.SQL(", ").join(
-            sql.SQL("coalesce({}, {})").format(sql.Identifier("o", name), sql.Identifier("s", name))
-            for name in self._source.key
-        )
-        found = self._db.execute(
-            sql.SQL(
-                "with stored as (select {columns} from {table} t"
-                "  where {live} and not exists (select from {changed} s where {changes})"
-                "  union all select {columns} from {changed} where not {deleted})"
-                " select count(*) over (), case when o.__pgque_here is null then 'extra'"
-                "  when s.__pgque_here is null then 'missing' else 'different' end,"
-                " row_to_json(o.__pgque_row)::text, row_to_json(s.__pgque_row)::text, {keys}"
-                " from (select true as __pgque_here, {key}, __pgque_row"
-                "  from (select {columns} from {rows}) __pgque_row) o"
-                " full join (select true as __pgque_here, {key}, __pgque_row"
-                "  from stored __pgque_row where {part}) s on {matches}"
-                " where o.__pgque_here is null or s.__pgque_here is null"
-                " or o.__pgque_row::text is distinct from s.__pgque_row::text limit {shown}"
-            ).format(
-                columns=self._columns,
-                table=self._table,
-                live=self._live(),
-                changed=_ROWS,
-                changes=self._matches("t", "s"),
-                deleted=_DELETED,
-                key=self._key,
-                keys=keys,
-                rows=_COPIED,
-                part=part.condition("__pgque_row") if part else sql.SQL("true"),
-                matches=self._matches("o", "s"),
-                shown=SHOWN,
-            )
-        ).fetchall()
-        examples = tuple(
-            Difference(
-                kind,
-                dict(zip(self._source.key, key, strict=True)),
-                (here,) if here else (),
-                (there,) if there else (),
-            )
-            for _, kind, here, there, *key in found
-        )
-        return found[0][0] if found else 0, examples
 
     def _append(self, rows: sql.Identifier) -> int:
         """Adds rows. Returns how many."""
         action = sql.SQL("insert into {table} ({columns}) select {columns} from {rows}")
         found = action.format(table=self._table, columns=self._columns, rows=rows)
         return self._db.execute(found).rowcount
-
-    def _compare_appended(self) -> tuple[int, tuple[Difference, ...]]:
-        """Counts rows that the staged copy and the table with the staged events do not share."""
-        found = self._db.execute(
-            sql.SQL(
-                "select count(*) over (), case when sum(n) > 0 then 'missing' else 'extra' end, row"
-                " from (select row_to_json(__pgque_row.*)::text as row, 1 as n"
-                "   from (select {columns} from {copied}) __pgque_row union all"
-                "  select row_to_json(__pgque_row.*)::text, -1"
-                "   from (select {columns} from {table} union all"
-                "    select {columns} from {changed}) __pgque_row) r"
-                " group by row having sum(n) <> 0 limit {shown}"
-            ).format(
-                columns=self._columns,
-                copied=_COPIED,
-                table=self._table,
-                changed=_ROWS,
-                shown=SHOWN,
-            )
-        ).fetchall()
-        examples = tuple(
-            Difference(kind, {}, *([(row,), ()] if kind == "missing" else [(), (row,)]))
-            for _, kind, row in found
-        )
-        return found[0][0] if found else 0, examples
 
     def _later(self, copied: str) -> sql.Composed:
         return sql.SQL(
@@ -263,16 +181,16 @@ class TargetTable(TargetDefinition):
         query = sql.SQL(
             "e.ev_type = 'delete' as {}, {} from {} e, {}"
             " where {} and e.ev_type in ('insert', 'update', 'delete')"
-        ).format(_DELETED, self._typed(), CHANGES, self._parsed(), self._later(copied))
+        ).format(DELETED, self._typed(), CHANGES, self._parsed(), self._later(copied))
         if self._row_key:
             query = sql.SQL("distinct on ({0}) {1} order by {0}, e.ev_id desc").format(
                 self._key, query
             )
-        self._db.execute(sql.SQL("drop table if exists {}").format(_ROWS))
+        self._db.execute(sql.SQL("drop table if exists {}").format(ROWS))
         found = self._db.execute(
-            sql.SQL("create temporary table {} on commit drop as select {}").format(_ROWS, query)
+            sql.SQL("create temporary table {} on commit drop as select {}").format(ROWS, query)
         )
-        self._db.execute(sql.SQL("analyze {}").format(_ROWS))
+        self._db.execute(sql.SQL("analyze {}").format(ROWS))
         return found.rowcount
 
     def _parsed(self) -> sql.Composed:
@@ -341,7 +259,7 @@ class TargetTable(TargetDefinition):
             return begun, begun
         is_soft = self._deletes == SOFT
         names = [*self._types, *MARKS[self._deletes]]
-        mark = sql.SQL(", case when {} then {} end").format(_DELETED, tick_id)
+        mark = sql.SQL(", case when {} then {} end").format(DELETED, tick_id)
         # A kept column that the source no longer has becomes null in a row that changes. Equal keys
         # may print differently, such as 1.0 and 1.00.
         there = {**self._wants, **(self._has if is_soft else {})}
@@ -364,7 +282,7 @@ class TargetTable(TargetDefinition):
                 self._columns,
                 mark if is_soft else sql.SQL(""),
                 rows,
-                sql.SQL("true" if is_soft else "not {}").format(_DELETED),
+                sql.SQL("true" if is_soft else "not {}").format(DELETED),
                 self._key,
                 action,
             )
@@ -396,7 +314,7 @@ class TargetTable(TargetDefinition):
                 to_tick=sql.Identifier(TO_TICK),
                 tick=tick_id,
                 rows=rows,
-                deleted=_DELETED,
+                deleted=DELETED,
                 live=self._live(),
                 same_key=same_key,
             )
