@@ -7783,7 +7783,8 @@ as $$
              from pg_enum e where e.enumtypid = w.type), ';',
             (select string_agg(format('%s %s', a.attnum, a.xmin), ',' order by a.attnum)
              from pg_attribute a where a.attrelid = t.typrelid and a.attnum > 0))) as parts
-        from (select distinct w from attribute a, pgque.types_within(a.atttypid) w) w (type)
+        from (select distinct w
+              from (select distinct atttypid from attribute) a, pgque.types_within(a.atttypid) w) w (type)
         join pg_type t on t.oid = w.type and (t.typtype = 'e' or t.typrelid <> 0)
     )
     select jsonb_build_object(
@@ -7795,14 +7796,15 @@ as $$
         'missing', (select jsonb_object_agg(m.attnum, m.found)
                     from (select a.attnum, jsonb_agg(distinct array_to_string(p.attmissingval, ''))
                           from pgque.capture_relations(i_table) r
-                          join pg_attribute p on p.attrelid = r and p.atthasmissing
+                          -- By the index, because how many relations there are is estimated too high.
+                          cross join lateral (select * from pg_attribute p
+                                              where p.attrelid = r and p.atthasmissing offset 0) p
                           join attribute a using (attname)
                           group by 1) m (attnum, found)),
-        'mixed', (select count(distinct o.names) > 1
-                  from (select array_agg(p.attname order by p.attnum) as names
-                        from pgque.capture_relations(i_table) r
-                        join pg_attribute p on p.attrelid = r and p.attnum > 0 and not p.attisdropped
-                        group by r) o),
+        'mixed', (select count(distinct (select array_agg(p.attname order by p.attnum)
+                                         from pg_attribute p
+                                         where p.attrelid = r and p.attnum > 0 and not p.attisdropped)) > 1
+                  from pgque.capture_relations(i_table) r),
         'key', jsonb_build_array(pgque.key_of_table(i_table), (
                    select c.oid from pg_constraint c where c.conrelid = i_table and c.contype = 'p')),
         'files', (select jsonb_object_agg(r::oid, pg_relation_filenode(r))
