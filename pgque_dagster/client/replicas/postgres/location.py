@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import psycopg
 
 from ...connection import connect
-from ...errors import InvalidArgument, PermissionDenied, translated
+from ...errors import ConnectionFailed, InvalidArgument, PermissionDenied, translated
 from ...rights import Connection
 from ...session import Session
 from ..deletes import HARD, MARKS, Deletes, check_append, check_deletes
@@ -77,7 +77,13 @@ class PostgresReplicas:
 @contextmanager
 def connected_target(session: Session, target: PostgresReplicas) -> Iterator[Connection]:
     """Opens a connection to the database of the replicas."""
-    with translated(), connect(target.url or session.url) as connection:
+    try:
+        opened = connect(target.url or session.url)
+    except ConnectionFailed as error:
+        # The queue's database has errors of the same texts.
+        told = f"the target's url: {error.args[0]}" if target.url else error.args[0]
+        raise ConnectionFailed(told, error.hint) from error
+    with translated(), opened as connection:
         # The settings of the connections from which rows are copied: rows are compared as text.
         for setting in (*print_settings(session), *_READING):
             # With its own search_path, the target finds the ledger, and prints no type there.
