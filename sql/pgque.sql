@@ -969,6 +969,8 @@ create table if not exists pgque.replica_status (
 ) with (fillfactor = 50);
 -- The last comparison of each part of a large table, by number.
 alter table pgque.replica_status add column if not exists parts jsonb;
+-- Since when the consumer no longer replicates the table, which is captured still. Nothing else is known then.
+alter table pgque.replica_status add column if not exists left_at timestamptz;
 
 -- ===== schema/counters.sql =======================================================================
 
@@ -10465,13 +10467,14 @@ end;
 $$;
 
 -- Records which tables a consumer replicates, before its first batch does. It forgets everything about
--- other tables: if one comes back, it is copied.
+-- other tables, except that it had those that are still captured: if one comes back, it is copied.
 -- locks: none. writes: replica_status, replica_table, replica_apart.
 create or replace function pgque.name_replicas(i_queue text, i_consumer text, i_tables text[])
 returns void
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
-    v_sub pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+    v_sub       pgque.subscription := pgque.find_subscription(i_queue, i_consumer);
+    v_captured  text[];
 begin
     if i_tables is null then
         perform pgque.refuse_value('no tables are named', null, 'Pass an array of their names.');
@@ -10480,8 +10483,19 @@ begin
     where r.sub_id = v_sub.sub_id and r.table_name <> all (i_tables);
     delete from pgque.replica_apart r
     where r.sub_id = v_sub.sub_id and r.table_name <> all (i_tables);
-    delete from pgque.replica_status r
-    where r.sub_id = v_sub.sub_id and r.table_name <> all (i_tables);
+    if exists (select from pgque.replica_status r
+               where r.sub_id = v_sub.sub_id and (r.left_at is not null or r.table_name <> all (i_tables))) then
+        v_captured := array(select c.table_name from pgque.captured_tables(i_queue) c);
+        with gone as (
+            delete from pgque.replica_status r
+            where r.sub_id = v_sub.sub_id
+              and case when r.table_name = any (i_tables) then r.left_at is not null
+                       else r.left_at is null or r.table_name <> all (v_captured) end
+            returning r.table_name)
+        insert into pgque.replica_status (sub_id, table_name, left_at)
+        select v_sub.sub_id, g.table_name, clock_timestamp() from gone g
+        where g.table_name <> all (i_tables) and g.table_name = any (v_captured);
+    end if;
     insert into pgque.replica_status (sub_id, table_name)
     select v_sub.sub_id, t from unnest(i_tables) t
     on conflict (sub_id, table_name) do nothing;
@@ -10498,7 +10512,7 @@ as $$
     join pgque.subscription_base s using (sub_id)
     join pgque.queue q on q.queue_id = s.sub_queue
     join pgque.consumer c on c.co_id = s.sub_consumer
-    where q.queue_name = i_queue and r.table_name = i_table;
+    where q.queue_name = i_queue and r.table_name = i_table and r.left_at is null;
 $$;
 
 -- Records the result of comparing a replica with its table: the tick, the rows of the table, and the
@@ -10569,7 +10583,8 @@ select q.queue_name, c.co_name as consumer_name, table_name, r.location, r.row_c
        r.stored_tick, r.stored_at, r.copied_tick, r.copied_at, coalesce(r.batches, 0) as batches,
        r.verified_tick, r.verified_at, r.verified_problem, r.tried_at, r.tried_copy, r.unverified,
        nullif(a.reason, '') as failure, a.apart_since as failed_at, a.attempts, a.retry_at,
-       coalesce(t.incarnation = pgque.incarnation()::text, false) as is_copied, a.copying, r.parts
+       coalesce(t.incarnation = pgque.incarnation()::text, false) as is_copied, a.copying, r.parts,
+       r.left_at
 from pgque.replica_status r
 full join pgque.replica_table t using (sub_id, table_name)
 full join pgque.replica_apart a using (sub_id, table_name)
@@ -10611,7 +10626,8 @@ select r.queue_name, format('replica:%s/%s', r.consumer_name, r.table_name),
            case when r.verified_problem is not null
                 then 'let the replica''s repair job write the rows that differ; this stays until a '
                      'later comparison finds none' end)
-from pgque.replica_state r;
+from pgque.replica_state r
+where r.left_at is null;
 
 -- For a replica that was never compared, the age of its copy counts.
 create or replace view pgque.replica_metric as
@@ -10625,7 +10641,7 @@ cross join lateral (values
      extract(epoch from clock_timestamp() - coalesce(r.verified_at, r.copied_at))),
     ('pgque.replica.problem', (coalesce(r.failure, r.verified_problem) is not null)::int)
 ) m (metric_name, value)
-where m.value is not null;
+where m.value is not null and r.left_at is null;
 
 -- ===== ops/throughput.sql ========================================================================
 
@@ -11154,12 +11170,23 @@ begin
 end;
 $$;
 
--- Returns the captured tables of which some changes do not become events.
+-- Returns the captured tables of which some changes do not become events, and those that none of the queue's
+-- replicas has, although it has some: they pass over the events. A table that one had was taken out.
 create or replace view pgque.capture_health (queue_name, check_name, status, detail) as
-select c.queue_name, 'captured_table:' || c.table_name, 'critical',
-       format('%s; the queue may lack changes until its owner fixes that', c.problem)
+select c.queue_name, 'captured_table:' || c.table_name,
+       case when c.problem is null and u.left_at is not null then 'warning' else 'critical' end,
+       coalesce(c.problem || '; the queue may lack changes until its owner fixes that',
+                format('none of the queue''s replicas has it%s, and its changes are passed over: add it to '
+                       'the tables of one, or let its owner end the capture: select pgque.uncapture(%L, %L);',
+                       ' since ' || date_trunc('seconds', u.left_at), c.table_name, c.queue_name))
 from pgque.captured_tables() c
-where c.problem is not null;
+left join lateral (
+    select true as is_left, max(r.left_at) filter (where r.table_name = c.table_name) as left_at
+    from pgque.replica_state r
+    where r.queue_name = c.queue_name
+    having count(*) > count(r.left_at)
+       and not coalesce(bool_or(r.left_at is null and r.table_name = c.table_name), false)) u on true
+where c.problem is not null or u.is_left;
 
 -- Returns the consumers of assets that their location no longer has, and of locations that have not
 -- reported lately (note_location). It leaves out a consumer that has worked since the report: its runs are

@@ -6,7 +6,7 @@ import dagster as dg
 
 from ..client import PgqueError
 from ..client.registrations import enter_deployment
-from ..client.replicas.capture import capture_new
+from ..client.replicas.capture import capture_new, uncapture_left
 from ..client.replicas.spec import TableSpec
 from ..client.replicas.standing import request_first_copies
 from ..client.replicas.status import name_replicas
@@ -62,9 +62,12 @@ def capture_sensor(
                 client.run(name_replicas(queue, name, [table.source for table in tables]))
                 is_new = capture_new(client, queue, tables, target.check)
                 requested = request_first_copies(client, queue, name, is_new)
+                left = uncapture_left(client, queue, name)
         except PgqueError as error:
             context.log.warning(str(error))
             return dg.SkipReason(str(error))
+        if left:
+            return dg.SkipReason(f"ended the capture of {', '.join(left)}, which was taken out")
         if added := [table for table in is_new if is_new[table]]:
             return dg.SkipReason(f"captured {', '.join(added)}; the next batch copies them")
         if requested:

@@ -182,12 +182,23 @@ begin
 end;
 $$;
 
--- Returns the captured tables of which some changes do not become events.
+-- Returns the captured tables of which some changes do not become events, and those that none of the queue's
+-- replicas has, although it has some: they pass over the events. A table that one had was taken out.
 create or replace view pgque.capture_health (queue_name, check_name, status, detail) as
-select c.queue_name, 'captured_table:' || c.table_name, 'critical',
-       format('%s; the queue may lack changes until its owner fixes that', c.problem)
+select c.queue_name, 'captured_table:' || c.table_name,
+       case when c.problem is null and u.left_at is not null then 'warning' else 'critical' end,
+       coalesce(c.problem || '; the queue may lack changes until its owner fixes that',
+                format('none of the queue''s replicas has it%s, and its changes are passed over: add it to '
+                       'the tables of one, or let its owner end the capture: select pgque.uncapture(%L, %L);',
+                       ' since ' || date_trunc('seconds', u.left_at), c.table_name, c.queue_name))
 from pgque.captured_tables() c
-where c.problem is not null;
+left join lateral (
+    select true as is_left, max(r.left_at) filter (where r.table_name = c.table_name) as left_at
+    from pgque.replica_state r
+    where r.queue_name = c.queue_name
+    having count(*) > count(r.left_at)
+       and not coalesce(bool_or(r.left_at is null and r.table_name = c.table_name), false)) u on true
+where c.problem is not null or u.is_left;
 
 -- Returns the consumers of assets that their location no longer has, and of locations that have not
 -- reported lately (note_location). It leaves out a consumer that has worked since the report: its runs are

@@ -59,3 +59,5 @@ create table if not exists pgque.replica_status (
 ) with (fillfactor = 50);
 -- The last comparison of each part of a large table, by number.
 alter table pgque.replica_status add column if not exists parts jsonb;
+-- Since when the consumer no longer replicates the table, which is captured still. Nothing else is known then.
+alter table pgque.replica_status add column if not exists left_at timestamptz;

@@ -74,6 +74,39 @@ def test_a_table_that_is_replicated_no_longer_is_not_listed(stored: Connection) 
     assert stored.rows("select * from pgque.replicated_tables('q', 'c')") == []
 
 
+def test_a_captured_table_that_is_taken_out_is_listed_until_it_is_uncaptured_or_put_back(
+    stored: Connection,
+) -> None:
+    stored.execute("create table t (id int primary key); select pgque.capture('t', 'q')")
+    about = "table_name, left_at is not null, location, stored_tick from pgque.replicas('q')"
+    check = f"captured_table:{TABLE}"
+    assert check not in health(stored)
+
+    for _ in range(2):
+        stored.execute("select pgque.name_replicas('q', 'c', '{public.other}')")
+        assert (TABLE, True, None, None) in stored.rows(f"select {about}")
+    assert f"replica:c/{TABLE}" not in health(stored)
+    status, detail = health(stored)[check]
+    assert (status, f"select pgque.uncapture('{TABLE}', 'q')" in detail) == ("warning", True)
+    assert stored.value("select pgque.replicated_by('q', %s)", TABLE) is None
+
+    stored.execute("select pgque.name_replicas('q', 'c', '{public.other, public.t}')")
+    assert (TABLE, False, None, None) in stored.rows(f"select {about}")
+    assert check not in health(stored)
+    stored.execute("select pgque.name_replicas('q', 'c', '{public.other}')")
+    stored.execute("select pgque.uncapture('t', 'q')")
+    stored.execute("select pgque.name_replicas('q', 'c', '{public.other}')")
+    assert state(stored, "table_name") == ("public.other",)
+
+
+def test_a_captured_table_that_no_replica_ever_had_is_critical(stored: Connection) -> None:
+    stored.execute("create table mine (id int primary key); select pgque.capture('mine', 'q')")
+    status, detail = health(stored)["captured_table:public.mine"]
+    assert (status, "none of the queue's replicas has it, and" in detail) == ("critical", True)
+    stored.execute("select pgque.unregister_consumer('q', 'c')")
+    assert "captured_table:public.mine" not in health(stored), "the queue has no replicas"
+
+
 def test_a_difference_stays_until_a_later_comparison_is_equal(stored: Connection) -> None:
     compared(stored, 6, "2 of 7 rows differ")
     batch(stored, 7, is_copied=True, row_count=7, is_stored=True)

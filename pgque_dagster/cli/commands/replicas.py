@@ -23,8 +23,9 @@ def replicas(client: Client, queue: str | None) -> None:
     A replica is `equal` if the last comparison with its table found no difference, and `different`
     until a later comparison finds none. It is `to be copied` if the next batch copies it, `copying`
     while runs copy it in parts, `apart` if its consumer's batches leave it out, and `not verified`
-    if it was never compared or the last attempt compared nothing. The number of rows is at the tick
-    in "rows at", or current if empty.
+    if it was never compared or the last attempt compared nothing. A table that is captured but no
+    longer replicated is `taken out`. The number of rows is at the tick in "rows at", or current if
+    empty.
 
     Exits with 3 if a replica is different or apart, or its consumer's batch is held. A replica
     appears with its first batch.

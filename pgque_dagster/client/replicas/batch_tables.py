@@ -9,6 +9,7 @@ that the table is back. docs/decisions/0015 says why nothing is lost or applied 
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import psycopg
 
@@ -106,39 +107,28 @@ class BatchTables:
         self._copying: dict[str, tuple[int, str]] = {}
         self.stored: set[str] = set()
 
-    def check_known(self, found: Set[str]) -> None:
-        """Refuses a batch with changes of a table that is captured but not replicated.
+    def pass_over(self, found: Set[str]) -> None:
+        """Passes over the changes of captured tables that are not among those to replicate.
 
-        Changes of a table that another consumer replicates are skipped. If this consumer replicates
-        the table again, it copies it.
+        Nothing is lost: if this consumer replicates the table later, or again, it copies it.
 
         Args:
             found: the tables of the batch's events.
-
-        Raises:
-            InvalidArgument: if it has such changes.
         """
-        batch, unknown = self._batch, found - self.specs.keys()
-        if not unknown:
+        batch, others = self._batch, found - self.specs.keys()
+        captured = sorted(name for name in others if self._standings.is_captured(name))
+        if not captured:
             return
-        captured = {name for name in unknown if self._standings.is_captured(name)}
-        others = batch.session.run(
-            Call(
-                "select t from unnest(%s::text[]) t where pgque.replicated_by(%s, t) <> %s::text[]",
-                (sorted(captured), batch.queue, [batch.consumer]),
-                lambda rows: {table for (table,) in rows},
-            )
-        )
-        for table in sorted(others):
+        query = "select t, pgque.replicated_by(%s, t) from unnest(%s::text[]) t"
+        found_in: dict[str, Any] = batch.session.run(Call(query, (batch.queue, captured), dict))
+        for table in captured:
             forget(batch, table)
-        if lost := sorted(captured - others):
-            raise InvalidArgument(
-                f"batch {batch.batch_id} of {batch.queue} has changes of {', '.join(lost)}, which "
-                "is captured and not among the tables to replicate",
-                "Add it to the tables, or end its capture: select "
-                f"pgque.uncapture('{lost[0]}', '{batch.queue}'). For other consumers, "
-                "capture it into a queue of its own.",
-            )
+            if found_in[table] in (None, [batch.consumer]):
+                self._log(
+                    f"changes of {table} are passed over: it is captured and not among the tables "
+                    "to replicate. Add it to them, or end its capture: select "
+                    f"pgque.uncapture('{table}', '{batch.queue}');"
+                )
 
     def standing(self, name: str) -> Standing:
         """Returns the standing of a table. Raises as `Standings.of` does."""

@@ -17,6 +17,16 @@ COPY = "copy"
 # How its payload begins if only one consumer has to copy it.
 REQUEST = '{"consumer":'
 
+# Tables that only this consumer had, of a queue that nothing but replicas reads.
+_LEFT = """
+with mine as (select * from pgque.replicas(%s))
+select table_name from mine
+where consumer_name = %s and left_at is not null and to_regclass(table_name) is not null
+  and pgque.replicated_by(queue_name, table_name) is null
+  and not exists (select from pgque.get_consumer_info(queue_name) c
+                  where c.consumer_name not in (select consumer_name from mine))
+"""
+
 
 @dataclass(frozen=True)
 class Captured:
@@ -101,6 +111,33 @@ def uncapture_by_name(queue: str, table: str) -> Steps[int]:
     yield _check_table(table)
     found: int = yield Call("select pgque.uncapture(%s::regclass, %s)", (table, queue), first)
     return found
+
+
+def uncapture_left(session: Session, queue: str, consumer: str) -> list[str]:
+    """Ends the capture of the tables that a consumer no longer replicates, if nobody else reads it.
+
+    Args:
+        session: a session of the database.
+        queue: the queue of their changes.
+        consumer: the consumer.
+
+    Returns:
+        Their names.
+
+    Raises:
+        PermissionDenied: if the role does not own one of them.
+    """
+    found = Call(_LEFT, (queue, consumer), lambda rows: [table for (table,) in rows])
+    left = session.run(found)
+    for table in left:
+        try:
+            session.run(uncapture_by_name(queue, table))
+        except PermissionDenied as error:
+            raise PermissionDenied(
+                f"{table} was taken out of the tables of {consumer}, and is captured still",
+                f"Let the table's owner run: select pgque.uncapture('{table}', '{queue}');",
+            ) from error
+    return left
 
 
 def _check_table(table: str) -> Call[None]:

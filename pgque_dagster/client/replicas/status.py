@@ -15,7 +15,7 @@ select queue_name, consumer_name, table_name, location, row_count, counted_tick,
        clock_timestamp() - stored_at, copied_tick, batches, verified_tick,
        clock_timestamp() - verified_at, verified_problem, clock_timestamp() - tried_at, tried_copy,
        unverified, failure, clock_timestamp() - failed_at, is_copied, copying,
-       jsonb_path_query_array(parts, '$.*')
+       jsonb_path_query_array(parts, '$.*'), left_at is not null
 from pgque.replicas(%s)"""
 _OF_TABLE: LiteralString = """
  where consumer_name = %s and table_name = coalesce(pgque.captured_name(%s), %s)"""
@@ -47,6 +47,7 @@ class ReplicaStatus:
         is_copied: whether batches are applied; if not, the next one copies the table.
         copying: how far a copy in parts is; None without one.
         parts: the last comparison of each part, if it is compared in parts.
+        is_left: whether the consumer replicates it no longer, while it is captured still.
     """
 
     queue: str
@@ -70,6 +71,7 @@ class ReplicaStatus:
     is_copied: bool = False
     copying: str | None = None
     parts: Sequence[dict[str, Any]] | None = None
+    is_left: bool = False
 
     @property
     def compared(self) -> list[dict[str, Any]]:
@@ -101,6 +103,8 @@ class ReplicaStatus:
     @property
     def state(self) -> str:
         """The state in a word or two: `equal`, unless something is wrong or unknown."""
+        if self.is_left:
+            return "taken out"
         if self.failure is not None:
             return "apart"
         if self.verified_problem is not None:

@@ -58,7 +58,6 @@ def replicate(
         The outcome for each table, when it is stored; at the end, the tables that stand apart.
 
     Raises:
-        InvalidArgument: if there are changes of another table.
         Exception: the first table's problem, if all tables have one and no value is
             the cause.
     """
@@ -108,7 +107,7 @@ class _Apply:
         tables = self._tables
         events = where(self._batch.plan.slices, is_for(self._batch.consumer))
         kinds = kinds_of(self._claim.session, events)
-        tables.check_known(kinds.keys())
+        tables.pass_over(kinds.keys())
         for name in tables.tried:
             done = None
             with tables.alone(name), clear_executor_errors():

@@ -18,6 +18,7 @@ from pgque_dagster import (
 )
 from pgque_dagster.client import Client, ConnectionFailed
 from tests.dagster.replicas.shop import TABLES, Shop, lakes
+from tests.support.queues.metrics import health
 from tests.support.queues.sql import connect
 from tests.support.servers.logins import as_login
 
@@ -305,7 +306,62 @@ def test_replicas_of_a_queue_that_somebody_else_consumes_are_kept(
         assert kept.run().success
         assert kept.rows("public.orders")
         db.execute("select pgque.capture('items', 'events'); insert into items values (2, 'salt')")
-        failed = kept.run()
-    (error,) = [event.step_failure_data.error for event in failed.get_step_failure_events()]
-    assert "changes of public.items, which is captured and not among" in str(error)
-    assert "a queue of its own" in str(error)
+        assert kept.run().success, "what somebody else reads is passed over"
+        status, detail = health(db, "events")["captured_table:public.items"]
+    assert status == "critical"
+    assert "none of the queue's replicas has it, and its changes are passed over" in detail
+
+
+def test_a_table_that_is_taken_out_is_uncaptured_and_copied_when_it_is_put_back(
+    shop: Shop, spark: SparkSession, tmp_path: Path
+) -> None:
+    shop.capture()
+    assert shop.run().success
+    with connect(shop.url) as db:
+        # The run comes before the sensor has captured less.
+        without = Shop(shop.url, spark, tmp_path, ["public.orders"], target=shop.target)
+        db.execute("insert into items values (2, 'salt'); insert into orders values (2, 1)")
+        assert without.run().success
+        assert [row["id"] for row in without.rows("public.orders")] == [1, 2]
+        assert len(without.rows("public.items")) == 1, "its replica stays"
+        status, detail = health(db, "shop")["captured_table:public.items"]
+        assert status == "warning"
+        assert "select pgque.uncapture('public.items', 'shop')" in detail
+
+        assert "ended the capture of public.items" in without.capture()
+        assert "all tables are captured" in without.capture()
+        assert db.rows("select table_name from pgque.captured_tables('shop')") == [
+            ("public.orders",)
+        ]
+        assert db.rows("select table_name from pgque.replicas('shop')") == [("public.orders",)]
+        db.execute("delete from items")
+        assert "captured public.items" in shop.capture()
+        assert shop.run().success
+    assert shop.rows("public.items") == []
+
+
+def test_a_table_that_is_taken_out_stays_captured_for_others_and_without_the_right(
+    shop: Shop, spark: SparkSession, tmp_path: Path
+) -> None:
+    without = Shop(shop.url, spark, tmp_path, ["public.orders"], target=shop.target)
+    login = as_login(shop.url, "pgque_reader", "pgque_writer")
+    unable = Shop(login, spark, tmp_path, ["public.orders"], target=shop.target)
+    unable.url = shop.url  # An administrator ticks.
+    shop.capture()
+    with connect(shop.url) as db:
+        db.execute("grant select on orders to public")
+        db.execute("select pgque.register_consumer('shop', 'somebody')")
+        assert "all tables are captured" in without.capture(), "somebody reads the changes"
+        db.execute("select pgque.unregister_consumer('shop', 'somebody')")
+        db.execute("select pgque.register_consumer('shop', 'copies')")
+        db.execute("select pgque.name_replicas('shop', 'copies', '{public.items}')")
+        assert "all tables are captured" in without.capture(), "another target has it"
+        db.execute("select pgque.name_replicas('shop', 'copies', '{public.orders}')")
+        told = unable.capture()
+        assert "public.items was taken out of the tables of shop" in told
+        assert "Let the table's owner run: select pgque.uncapture('public.items', 'shop')" in told
+        db.execute("insert into items values (2, 'salt')")
+        assert unable.run().success
+        states = "select table_name from pgque.replicas('shop') where left_at is not null"
+        assert db.rows(f"{states} and consumer_name = 'shop'") == [("public.items",)]
+        assert "ended the capture of public.items" in without.capture()

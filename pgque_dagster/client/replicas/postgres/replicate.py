@@ -61,7 +61,7 @@ def replicate(
         The outcome for each table, followed by the tables that stand apart.
 
     Raises:
-        InvalidArgument: if two replicas would be the same table, or another table has changes.
+        InvalidArgument: if two replicas would be the same table.
         TargetOutOfStep: if the replicas are from another incarnation of the database.
         LeaseLost: if another owner took the batch over.
         Exception: the first table's problem, if all tables have one and no value is the cause.
@@ -169,7 +169,7 @@ class _Apply:
                     stage_events(session, self._there, missed, [source], batch.consumer)
                     work.events += missed
         kinds = staged_kinds(self._there)
-        tables.check_known(kinds.keys())
+        tables.pass_over(kinds.keys())
         for name, work in self._works.items():
             if not tables.has_failed(name):
                 with self._alone(name):
