@@ -55,16 +55,16 @@ def of_table(slices: Iterable[Slice], table: str) -> tuple[Slice, ...]:
     return where(slices, sql.SQL("ev_extra1 = {}").format(table))
 
 
-def is_after(transactions: str) -> sql.Composable:
+def is_after(transactions: str, txid: str = "ev_txid") -> sql.Composable:
     """Returns the condition that an event is not in a snapshot: its transaction ended later.
 
     Args:
         transactions: the snapshot, as `pg_snapshot` prints it: `xmin:xmax:in progress`.
+        txid: the column with the transaction.
     """
     # It is xid8 in some slices and bigint in others.
-    return sql.SQL("not pg_visible_in_snapshot(ev_txid::text::xid8, {}::pg_snapshot)").format(
-        transactions
-    )
+    is_there = sql.SQL("pg_visible_in_snapshot({}::text::xid8, {}::pg_snapshot)")
+    return sql.SQL("not ") + is_there.format(sql.Identifier(*txid.split(".")), transactions)
 
 
 def _parse(rows: list[Row]) -> ReadPlan:

@@ -79,7 +79,7 @@ class SourceTable:
         spec: what is replicated. Its columns are those of the replica: masked ones are text.
         missing: what PostgreSQL reads in columns that a row lacks, by the column's number. It may
             differ between partitions.
-        old_shape: what earlier versions stored instead of the shape.
+        old_shape: what earlier versions stored instead of the shape, if that is needed.
         may_lack: whether events may lack columns, which are null then.
     """
 
@@ -109,11 +109,10 @@ class SourceTable:
         """
         spec = TableSpec.of(table)
         name = spec.source
-        full, path, facts, shape, why, grant = session.run(
+        full, path, facts, why, grant = session.run(
             Call(
                 "select t.name, parse_ident(t.name),"
-                " pgque.table_facts(to_regclass(t.name), t.queue),"
-                " pgque.table_shape(to_regclass(t.name), t.queue), ("
+                " pgque.table_facts(to_regclass(t.name), t.queue), ("
                 " select case when c.relkind not in ('r', 'p') then 'is a view or the like'"
                 " when c.relpersistence = 'u' then 'is unlogged'"
                 " when exists (select from pgque.capture_relations(c.oid) r join pg_class p"
@@ -137,7 +136,7 @@ class SourceTable:
                 f"a replica of table {full} could differ from it unseen, because it {why}",
                 "Leave it out, or copy its rows into a table of its own.",
             )
-        if shape is None:
+        if facts is None:
             raise InvalidArgument(
                 f"database {session.database} has no table {name}",
                 "Create it, or correct its name; a name without a schema is looked up by the "
@@ -180,8 +179,7 @@ class SourceTable:
         missing = facts.pop("missing") or {}
         kept = {name: each or {} for name, each in facts.items()} | {"spec": spec.shape()}
         text = json.dumps(kept, sort_keys=True, separators=(",", ":"))
-        old_shape = shape + spec.shape()
-        return SourceTable(full, tuple(path), described, key, text, spec, missing, old_shape)
+        return SourceTable(full, tuple(path), described, key, text, spec, missing)
 
 
 @dataclass

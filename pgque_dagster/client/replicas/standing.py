@@ -245,14 +245,22 @@ class Standings:
         captured, noted = self._captured.get(source.name), self.apart.get(source.name)
         if captured is not None:
             captured.check()
+        copied = self._copies.get(source.name)
+        if copied and not copied.shape.startswith("{"):
+            source = replace(source, old_shape=self._old_shape(source))
         return Standing(
             self._queue,
             source,
             captured is not None,
             captured.problem if captured else None,
-            self._copies.get(source.name),
+            copied,
             (noted.reason or f"it is being copied: {noted.copying}") if noted else None,
         )
+
+    def _old_shape(self, source: SourceTable) -> str:
+        query = "select pgque.table_shape(%s::regclass, %s)"
+        found = Call(query, (source.name, self._queue), lambda rows: str(rows[0][0]))
+        return self._session.run(found) + source.spec.shape()
 
 
 def find_standings(session: Session, queue: str, consumer: str) -> Standings:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from psycopg import sql
 
+from ...plans import is_after
 from ...rights import Connection
 from ...session import Session
 from ..capture import COPY
@@ -172,9 +173,8 @@ class TargetTable(TargetDefinition):
         return self._db.execute(found).rowcount
 
     def _later(self, copied: str) -> sql.Composed:
-        return sql.SQL(
-            "e.ev_extra1 = {} and not pg_visible_in_snapshot(e.ev_txid, {}::pg_snapshot)"
-        ).format(self._source.name, copied)
+        is_later = is_after(copied, "e.ev_txid")
+        return sql.SQL("e.ev_extra1 = {} and {}").format(self._source.name, is_later)
 
     def _read_changes(self, copied: str) -> int:
         """Reads the result of the staged events: the last row of each key, or that it is gone."""
