@@ -57,7 +57,7 @@ class Processes:
 
     def _look(self) -> None:
         before, self._ours = self._ours, {}
-        pids = sorted(int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
+        pids = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208
         self._others.intersection_update(pids)
         waited_for = 0
         for pid in pids:
@@ -153,12 +153,11 @@ class ProcessorTime:
         return done
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_fixture_setup(
-        self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
-    ) -> Iterator[None]:
-        file = request.node.nodeid.partition("::")[0]
-        place = SHARED if fixturedef.scope in {"session", "package"} else file
-        with self._charging(place, f"fixture {fixturedef.argname}"):
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
+        # To look at all processes costs as much as a small fixture: others are their test's.
+        if fixturedef.scope not in {"session", "package"}:
+            return (yield)
+        with self._charging(SHARED, f"fixture {fixturedef.argname}"):
             return (yield)
 
     @pytest.hookimpl(optionalhook=True)
