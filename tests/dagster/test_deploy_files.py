@@ -78,6 +78,7 @@ def test_the_launcher_of_the_warm_helm_values_is_accepted(tmp_path: Path) -> Non
         assert isinstance(instance.run_launcher, WarmRunLauncher)
 
 
+@pytest.mark.slow
 def test_the_image_serves_the_project_that_init_writes(tmp_path: Path) -> None:
     image = (DEPLOY / "Dockerfile").read_text()
     (module,) = re.findall(r"^ARG MODULE=(.*)$", image, re.MULTILINE)

@@ -131,7 +131,7 @@ def test_a_window_that_one_shard_lacks_is_red_and_nothing_of_it_is_stored(
     assert not windows.folder.exists()
 
 
-@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize("is_large", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_what_is_left_out_is_named_and_counted_by_shard(
     windows: Windows, is_large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,7 @@ def delivered(spark: SparkSession, client: Client, checkpoint: Path) -> list[str
     return sink.delivered
 
 
+@pytest.mark.slow
 @needs_available_now
 def test_after_a_failover_what_the_standby_lost_is_not_taken_for_what_it_has(
     servers: Replicas, spark: SparkSession, tmp_path: Path

@@ -251,6 +251,7 @@ def test_what_an_asset_was_before_it_recorded_is_looked_through_once(
     assert looked_up[1] < 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS[:1])
 def test_each_batch_is_recorded_once_whatever_fails_and_whoever_runs_at_once(
     orders: Orders, tmp_path: Path, seed: int

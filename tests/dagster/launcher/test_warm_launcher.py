@@ -167,6 +167,7 @@ def test_a_process_executes_several_runs_and_is_then_replaced(warm: Warm) -> Non
     assert max(Counter(processes).values()) <= MAX_RUNS
 
 
+@pytest.mark.slow
 def test_a_run_that_comes_just_before_the_end_of_another_gets_its_process(tmp_path: Path) -> None:
     with launching(tmp_path, "{processes: 2}") as warm:
         warm.said()
@@ -177,6 +178,7 @@ def test_a_run_that_comes_just_before_the_end_of_another_gets_its_process(tmp_pa
         assert warm.note(warm.start("say")) == process
 
 
+@pytest.mark.slow
 def test_a_run_that_gets_no_warm_process_is_not_taken_for_one_whose_process_died(
     warm: Warm,
 ) -> None:
@@ -243,6 +245,7 @@ def test_a_process_is_replaced_by_one_that_is_ready_for_the_next_run(
         assert warm.said()[1] == process != gone
 
 
+@pytest.mark.slow
 def test_a_process_that_was_prepared_gets_no_run_after_its_code_changed(tmp_path: Path) -> None:
     with launching(tmp_path, "{processes: 1}") as warm:
         warm.said()
@@ -264,6 +267,7 @@ def test_a_run_is_canceled(warm: Warm) -> None:
     assert not warm.instance.run_launcher.terminate(run)
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_while_its_run_is_canceled(warm: Warm) -> None:
     run = warm.start("wait")
     _, process = warm.note(run)
@@ -288,6 +292,7 @@ def test_a_run_never_executes_older_code_than_that_on_disk(warm: Warm) -> None:
     assert warm.said()[0] == "meanwhile"
 
 
+@pytest.mark.slow
 def test_reloading_the_code_location_starts_new_processes(warm: Warm) -> None:
     _, process = warm.said()
 

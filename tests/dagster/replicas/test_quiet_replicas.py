@@ -48,7 +48,9 @@ def reasons(done: dg.ExecuteInProcessResult) -> list[str]:
     return [str(x["pgque/copied_because"].value) for x in metadata if "pgque/copied_because" in x]
 
 
-@pytest.mark.parametrize("kind", BY_FORMAT)
+@pytest.mark.parametrize(
+    "kind", ["postgres", *(pytest.param(x, marks=pytest.mark.slow) for x in ("delta", "iceberg"))]
+)
 def test_a_day_with_quiet_hours_copies_nothing(
     kind: str, database_url: str, spark: SparkSession, tmp_path: Path, server: Server
 ) -> None:

@@ -174,13 +174,10 @@ class Day:
         assert self.health("critical") <= {"failing_batch:shop"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
-    [
-        "postgres",
-        pytest.param("delta", marks=pytest.mark.slow),
-        pytest.param("iceberg", marks=pytest.mark.slow),
-    ],
+    ["postgres", "delta", "iceberg"],
 )
 def test_a_day_needs_a_person_only_for_a_bad_value(
     kind: str, database_url: str, spark: SparkSession, tmp_path: Path, server: Server

@@ -131,6 +131,7 @@ def test_a_target_that_is_away_even_in_the_middle_of_a_batch_holds_nothing(
         waiting.goes_on()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 def test_a_store_that_refuses_or_is_away_holds_nothing(
     kind: str, database_url: str, spark: SparkSession, tmp_path: Path

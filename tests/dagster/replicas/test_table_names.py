@@ -48,8 +48,8 @@ ODD = ['public."Big One"', 'public."a.b"', """public."it's ""x" """.strip()]
 @pytest.mark.parametrize(
     ("names", "target"),
     [
-        (ODD[:1], DeltaReplicas),
-        (ODD[:1], IcebergReplicas),
+        pytest.param(ODD[:1], DeltaReplicas, marks=pytest.mark.slow),
+        pytest.param(ODD[:1], IcebergReplicas, marks=pytest.mark.slow),
         (ODD, lambda folder: PostgresReplicas(schema="copies")),
     ],
 )

@@ -166,6 +166,7 @@ def test_tables_are_replicated_into_a_schema_of_postgres(
     assert "different {'id': 1}" in str(failed.description)
 
 
+@pytest.mark.slow
 @lakes
 def test_small_files_of_replicas_are_united_by_their_job(shop: Shop) -> None:
     maintain = shop.repository.get_job("shop_maintain")
@@ -197,6 +198,7 @@ def test_small_files_of_replicas_are_united_by_their_job(shop: Shop) -> None:
     assert all(each.passed for each in shop.verify())
 
 
+@pytest.mark.slow
 def test_a_difference_fails_the_check_and_its_job_mends_it(shop: Shop) -> None:
     shop.capture()
     shop.run()
@@ -229,6 +231,7 @@ def test_a_difference_fails_the_check_and_its_job_mends_it(shop: Shop) -> None:
     assert shop.rows("public.items") == [{"id": 1, "name": "salt"}]
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_between_two_tables_is_done_again_whole(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

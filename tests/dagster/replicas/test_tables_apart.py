@@ -98,6 +98,7 @@ def test_a_table_that_stands_apart_is_repaired_by_the_job(shop: Shop) -> None:
     assert all(each.passed for each in shop.verify())
 
 
+@pytest.mark.slow
 def test_tables_that_are_copied_in_parts_show_how_far_they_are(
     database_url: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

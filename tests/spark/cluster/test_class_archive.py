@@ -84,6 +84,7 @@ def test_what_the_user_passes_to_the_jvm_stays(monkeypatch: pytest.MonkeyPatch) 
     assert len([each for each in options if "SharedArchiveFile" in each]) == 1
 
 
+@pytest.mark.slow
 def test_a_training_that_takes_too_long_leaves_no_jvm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

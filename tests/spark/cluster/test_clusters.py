@@ -75,12 +75,13 @@ def published(client: Client) -> list[int]:
     return sorted(int(event.payload or "") for event in events)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cluster", "executors"),
     [
         (None, 1),
-        pytest.param(connect_server, 1, marks=pytest.mark.slow),
-        pytest.param(standalone, 2, marks=pytest.mark.slow),
+        (connect_server, 1),
+        (standalone, 2),
     ],
     ids=["local", "connect", "standalone"],
 )

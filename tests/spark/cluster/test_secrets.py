@@ -119,12 +119,13 @@ def showing(text: str, folder: Path) -> set[str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("master", "executors_log", "ways"),
     [
         # The other ways differ in where the text is read.
         ("local[2]", set(), ["url"]),
-        pytest.param(LOCAL_CLUSTER, {"spark"}, list(PASSWORDS), marks=pytest.mark.slow),
+        (LOCAL_CLUSTER, {"spark"}, list(PASSWORDS)),
     ],
 )
 def test_no_plan_log_or_page_shows_a_password(

@@ -29,7 +29,6 @@ from tests.support.replicas.replication import (
 from tests.support.servers.logins import as_login
 
 
-@pytest.mark.in_the_lake
 def test_a_table_that_fails_stands_apart_and_joins_again(replication: Replication) -> None:
     prepare(replication)
     stands = replication.last_tick()

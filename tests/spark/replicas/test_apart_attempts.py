@@ -64,7 +64,6 @@ def test_killed_at_parting_and_at_joining(
     assert len([each for each in replication.copied if "copying" in each]) == 3
 
 
-@pytest.mark.in_the_lake
 @pytest.mark.parametrize("replication", ["delta", "postgres"], indirect=True)
 def test_a_table_that_has_the_batch_and_fails_at_the_next_attempt_adds_no_row_twice(
     replication: Replication,

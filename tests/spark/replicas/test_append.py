@@ -21,7 +21,6 @@ def begin(replication: Replication) -> None:
     replication.catch_up()
 
 
-@pytest.mark.in_the_lake
 def test_equal_rows_are_as_many_as_in_the_source(replication: Replication) -> None:
     begin(replication)
     assert replication.verify(LOG).is_equal

@@ -33,7 +33,6 @@ HASHES = (
 EXPECTED = f"(select id, f, {', '.join(HASHES)} from t) t"
 
 
-@pytest.mark.in_the_lake
 def test_columns_are_left_out_or_masked_in_copies_and_changes(replication: Replication) -> None:
     replication.sql(
         f"{TABLE}; insert into t values (1, 'a@b', 'secret', '2000-01-01', 1.50, 10000000000,"
@@ -190,6 +189,7 @@ AS_TEXT = TableSpec(
 FAR = "values ('{}', '-infinity', 'NaN', '[0:1]={{infinity,10000-01-01}}', -1)"
 
 
+@pytest.mark.slow
 def test_values_that_the_lake_cannot_hold_are_text_on_request(lake: LakeReplication) -> None:
     lake.sql(ODD)
     lake.capture(TableSpec("public.o", arrays="list"))

@@ -89,7 +89,6 @@ def plain(rows: Any) -> list[Row]:
 TABLE = "create table t (id int primary key, v text); insert into t values (1, 'a'), (2, 'b')"
 
 
-@pytest.mark.in_the_lake
 def test_a_deleted_row_stays_with_the_tick_and_comes_again(soft: Replication) -> None:
     start(soft, TABLE)
     follow(soft, "insert into t values (3, 'c')")
@@ -139,7 +138,6 @@ def test_values_of_a_column_that_is_dropped_stay_until_the_row_changes(soft: Rep
     assert (values[1], values[2]) == (None, None)
 
 
-@pytest.mark.in_the_lake
 @ONE_FORMAT
 def test_the_table_at_any_tick_can_be_asked_for(history: Replication) -> None:
     start(history, TABLE)

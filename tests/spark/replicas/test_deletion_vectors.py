@@ -151,7 +151,7 @@ def absolute(delta: DeltaReplication, add: dict[str, Any]) -> None:
     add["deletionVector"] = vector
 
 
-@pytest.mark.parametrize("change", [inline, absolute])
+@pytest.mark.parametrize("change", [inline, pytest.param(absolute, marks=pytest.mark.slow)])
 def test_vectors_of_other_engines_are_united(
     delta: DeltaReplication, change: Callable[[DeltaReplication, dict[str, Any]], None]
 ) -> None:
@@ -195,7 +195,7 @@ def test_checkpoints_have_the_vectors(delta: DeltaReplication) -> None:
 
 # Batches of replicas without vectors are in test_lake.py, too.
 @pytest.mark.parametrize(
-    "deletes", [*(pytest.param(x, marks=pytest.mark.slow) for x in ("hard", "soft")), "history"]
+    "deletes", ["hard", *(pytest.param(x, marks=pytest.mark.slow) for x in ("soft", "history"))]
 )
 def test_without_vectors_older_readers_read_the_table(
     delta: DeltaReplication, deletes: Any

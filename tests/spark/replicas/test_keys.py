@@ -38,7 +38,11 @@ TEXTS = (
 
 
 @pytest.fixture(
-    params=[("delta", HARD), ("iceberg", HARD), *(("postgres", x) for x in MARKS)], ids="-".join
+    params=[
+        *((kind, HARD) for kind in ("delta", "iceberg", "postgres")),
+        *(pytest.param(("postgres", x), marks=pytest.mark.slow) for x in MARKS if x != HARD),
+    ],
+    ids="-".join,
 )
 def replicas(request: pytest.FixtureRequest) -> Replication:
     """Replicas in each format, and in PostgreSQL with deleted rows treated in each way."""

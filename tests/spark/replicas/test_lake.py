@@ -46,6 +46,7 @@ ROW = (
 )
 
 
+@IN_ICEBERG
 def test_values_of_each_type_survive_the_changes_of_others(lake: LakeReplication) -> None:
     lake.sql(f"{TYPES}; insert into t select n, {ROW} from generate_series(1, 3) n")
     lake.sql("insert into t (id) values (-4)")
@@ -61,6 +62,7 @@ def test_values_of_each_type_survive_the_changes_of_others(lake: LakeReplication
     assert len(lake.copied) == 1
 
 
+@IN_DELTA
 def test_only_files_with_changed_rows_are_replaced(lake: LakeReplication) -> None:
     folder = str(lake.folder)
     lake.target = (
@@ -118,6 +120,7 @@ def test_another_incarnation_stops_until_somebody_decides(lake: LakeReplication)
     lake.check()
 
 
+@IN_ICEBERG
 def test_a_replica_with_a_column_of_another_type_is_maintained(lake: LakeReplication) -> None:
     lake.sql("create table t (id int primary key, v text); insert into t values (1, '1')")
     lake.capture("public.t")
@@ -161,6 +164,7 @@ def test_a_compaction_while_files_are_written_loses_nothing(
     assert sum(1 for _ in iceberg.folder.rglob("data/4-*/*")) == 2, "the first attempt's are gone"
 
 
+@IN_DELTA
 def test_a_replica_whose_rows_somebody_changed_stands_apart_until_it_is_repaired(
     lake: LakeReplication,
 ) -> None:

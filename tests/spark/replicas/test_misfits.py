@@ -76,6 +76,7 @@ def test_a_row_without_a_column_or_key_is_named_as_far_as_it_can_be() -> None:
     assert reader.startswith("the row of public.t with id None, a b None (event 5) does not fit")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "deletes"), [("delta", SOFT), ("iceberg", HARD)])
 def test_a_value_that_does_not_fit_stops_runs_and_checks_until_it_is_mended(
     request: pytest.FixtureRequest, kind: str, deletes: Deletes

@@ -28,7 +28,6 @@ def happened(
     return model.happened
 
 
-@pytest.mark.in_the_lake
 def test_replicas_have_the_rows_of_their_tables_whatever_happens(
     replication: Replication, monkeypatch: pytest.MonkeyPatch
 ) -> None:

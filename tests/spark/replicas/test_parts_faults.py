@@ -35,6 +35,7 @@ insert into p3 select n from generate_series(200, 299) n;
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lake", "is_late"), [("delta", False), ("iceberg", True)], indirect=["lake"]
 )

@@ -160,7 +160,7 @@ def bits(value: Any) -> Any:
 
 
 @settings(
-    max_examples=12,
+    max_examples=5,
     deadline=None,
     # An example takes too long to find a smaller one.
     phases=[Phase.explicit, Phase.reuse, Phase.generate],

@@ -1,6 +1,5 @@
 """Values of each type are the same on each way into a replica, and in the check of it."""
 
-import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from pgque_dagster.client import Client
@@ -19,7 +18,6 @@ def values_of(replication: Replication, ids: range) -> list[str]:
     return sorted(repr({**row, "id": row["id"] % 10}) for row in rows)
 
 
-@pytest.mark.in_the_lake
 def test_a_value_is_the_same_by_copy_event_verify_and_repair(replication: Replication) -> None:
     domains = "".join(
         f"create domain d{n} as {kind}; create domain dd{n} as d{n} not null;"

@@ -105,6 +105,7 @@ def test_nothing_is_replaced_if_another_attempt_replaced_one_of_the_files(
     assert list(lake.folder.rglob("compacted-*/*")) == []
 
 
+@pytest.mark.slow
 def test_a_compaction_that_is_killed_leaves_the_table_as_it_is(
     lake: IcebergLake, tmp_path: Path
 ) -> None:

@@ -168,6 +168,7 @@ def test_the_same_ticks_count_once_also_with_another_checkpoint(
     assert balances(url) == [("x", 2)]
 
 
+@pytest.mark.slow
 def test_ticks_that_were_stored_in_part_are_refused_with_another_checkpoint(
     client: Client, spark: SparkSession, tmp_path: Path, url: str
 ) -> None:
@@ -191,6 +192,7 @@ def test_ticks_that_were_stored_in_part_are_refused_with_another_checkpoint(
     assert balances(url) == [("x", 3)]
 
 
+@pytest.mark.slow
 def test_a_micro_batch_that_an_earlier_version_stored_counts_once(
     client: Client,
     spark: SparkSession,

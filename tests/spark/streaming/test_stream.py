@@ -172,6 +172,7 @@ def test_a_query_that_ended_leaves_the_consumer_to_others(client: Client, stream
     assert [event.payload for event in batch.events()] == ["b"]
 
 
+@pytest.mark.slow
 @needs_available_now
 def test_an_old_checkpoint_is_refused(client: Client, stream: Stream, tmp_path: Path) -> None:
     publish(client, ["a"])
@@ -190,6 +191,7 @@ def test_an_old_checkpoint_is_refused(client: Client, stream: Stream, tmp_path: 
     assert 'consumer "revenue" on queue "orders" has finished tick' in str(cause)
 
 
+@pytest.mark.slow
 @needs_limits
 def test_a_parquet_sink_holds_each_event_once(
     client: Client, stream: Stream, spark: SparkSession, tmp_path: Path
