@@ -250,7 +250,7 @@ class Bench:
 
     def _compact(self, kind: str, location: Path) -> None:
         """Does what the maintenance job does."""
-        self._sink(kind, location).maintain(self._client.url)
+        self._sink(kind, location).maintain(self._spark, self._client.url)
 
     def _flat(self, folder: Path) -> DataFrame:
         return self._spark.read.parquet(str(folder))

@@ -37,7 +37,7 @@ def build_table_maintenance_job(
 
     It compacts small files, expires snapshots of Iceberg that are older than the retention, and
     deletes files that are no longer needed, such as those of killed attempts. Batches can be stored
-    at the same time. The job needs the resource of the database.
+    at the same time. The job needs the resources of the database and `pyspark`.
 
     Args:
         tables: the tables, such as `[DeltaSink("s3://bucket/tables/lines")]`, or a function that
@@ -60,17 +60,20 @@ def build_table_maintenance_job(
     @dg.op(
         name=f"{name}_op",
         description="Compacts small files and deletes unused ones.",
-        required_resource_keys={database},
+        required_resource_keys={database, "pyspark"},
     )
     def maintain(context: dg.OpExecutionContext, config: MaintenanceConfig) -> None:
         pgque: PgqueResource = getattr(context.resources, database)
+        from ..spark.cluster.session import open_session
+
         with log_error_line(context.log):
             with pgque.client() as client:
                 found = tables(client).items() if callable(tables) else [(None, x) for x in tables]
             age, failed = timedelta(days=config.retention_days), list[str]()
             for key, sink in found:
                 try:
-                    done = sink.maintain(pgque.database_url(), retention=age)
+                    spark = open_session(context.resources.pyspark)
+                    done = sink.maintain(spark, pgque.database_url(), retention=age)
                 except Exception as error:
                     # One table does not keep the others from being maintained.
                     context.log.error(f"{sink.name} is not maintained: {error}")

@@ -8,6 +8,8 @@ import sys
 from signal import SIGKILL
 from typing import Any
 
+from pyspark.sql import SparkSession
+
 from pgque_dagster.spark import IcebergSink
 from pgque_dagster.spark.sinks.iceberg import maintenance
 from tests.support.spark.lakes import TABLE
@@ -20,7 +22,8 @@ def die(*arguments: Any) -> None:
 def main() -> None:
     url, warehouse = sys.argv[1:3]
     setattr(maintenance, "entries_of", die)  # noqa: B010
-    IcebergSink(TABLE, warehouse=warehouse).maintain(url)
+    spark = SparkSession.builder.master("local[1]").getOrCreate()
+    IcebergSink(TABLE, warehouse=warehouse).maintain(spark, url)
 
 
 if __name__ == "__main__":

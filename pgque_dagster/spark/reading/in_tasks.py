@@ -38,7 +38,7 @@ def read_in_tasks(
     spark: SparkSession,
     parts: Sequence[Part],
     read: Callable[[Part], Iterable[pa.RecordBatch]],
-    schema: t.StructType,
+    schema: t.StructType | str,
 ) -> DataFrame:
     """Returns the rows that a function reads for each part, in a task of its own.
 

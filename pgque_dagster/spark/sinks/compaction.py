@@ -1,11 +1,11 @@
 """Compacts small files of a table, and files with many deleted rows: what formats share.
 
-The rows of some files are copied, in their order, into one file, which nobody reads yet. Then a
-commit replaces the files with it, if the state that was read is still the newest one. If it is not,
-the commit is repeated on the newest one without copying again, as long as all of the files are
-there: files never change. Rows of them that were deleted in the meantime are deleted in the copy,
-too. If one of the files was replaced, such as by another attempt at its batch, or somebody restored
-deleted rows, the copy is removed.
+In each step, Spark tasks copy the rows of some groups of files: each group, in its order, into one
+file, which nobody reads yet. Then a commit replaces the files with the copies, if the state that
+was read is still the newest one. If it is not, the commit is repeated on the newest one without
+copying again, for the groups whose files are all there: files never change. Rows of them that were
+deleted in the meantime are deleted in the copy, too. If one of the files was replaced, such as by
+another attempt at its batch, or somebody restored deleted rows, the group's copy is removed.
 
 So readers see each row once, and so do later attempts at a batch: they find the rows of earlier
 ones by the column `batch_id`, wherever they are.
@@ -14,19 +14,22 @@ ones by the column `batch_id`, wherever they are.
 import re
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar
 
 import pyarrow as pa
 from pyroaring import BitMap64
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from ...client import InvalidArgument
-from .files.data_files import DataFile, stored_schema, write_rows
-from .files.file_reader import ListedFile, fitted, live_rows
-from .files.storage import Storage
+from .files.data_files import DataFile, stored_schema
+from .files.file_reader import ListedFile
+from .files.rewriting import rewrite_files
+from .files.storage import Storage, StorageFailed
 from .modes import TARGET_FILE_BYTES, Maintained
 from .table_output import FOLDER
 
@@ -36,8 +39,11 @@ COMPACTED = re.compile(rf"{FOLDER}/compacted-[0-9a-f]{{32}}/part-[0-9a-f]{{32}}\
 _LARGE_BYTES = TARGET_FILE_BYTES // 2
 # The share of deleted rows from which on a file is rewritten.
 _MANY_DELETED = 0.2
-# A file that is this many times as large as all smaller ones together waits for more of them.
-_MUCH_LARGER = 4
+# A file waits until, with all smaller ones, there is this many times its size, so that a row is not
+# copied each time. Tiny ones do not wait.
+_GROWTH, _TINY_BYTES = 8, 2**16
+# How much is copied before a commit.
+_STEP_BYTES = 8 * TARGET_FILE_BYTES
 # Sweeps remove copies that were never published, if they are at least a day old.
 _LONGEST = timedelta(hours=12)
 
@@ -48,6 +54,14 @@ class LiveFile(ListedFile):
 
     rows: int = 0
     deleted_rows: int = 0
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Some files of a table, and the file with their rows; None if they have none."""
+
+    files: Sequence[LiveFile]
+    file: DataFile | None
 
 
 class CompactedTable(ABC):
@@ -70,20 +84,19 @@ class CompactedTable(ABC):
         """
 
     @abstractmethod
-    def replace(self, paths: Iterable[str], copy: Sequence[DataFile], deleted: BitMap64) -> None:
-        """Commits a copy in place of files, if the state that was read is still the newest.
+    def replace(self, copies: Sequence[tuple[Copy, BitMap64]]) -> None:
+        """Commits copies in place of files, if the state that was read is still the newest.
 
         Args:
-            paths: the files.
-            copy: one file, or none.
-            deleted: the positions of rows of the copy that are deleted.
+            copies: the copies, each with the positions of its deleted rows.
         """
 
 
-def compact(table: CompactedTable, unused: Sequence[str]) -> Maintained:
+def compact(spark: SparkSession, table: CompactedTable, unused: Sequence[str]) -> Maintained:
     """Compacts small files, and files with many deleted rows. Returns the result of maintenance.
 
     Args:
+        spark: the session whose tasks copy rows.
         table: the table.
         unused: the files that were deleted before.
 
@@ -91,18 +104,18 @@ def compact(table: CompactedTable, unused: Sequence[str]) -> Maintained:
         InvalidArgument: if its files are not to be compacted here.
         StorageFailed: if files cannot be read or written.
     """
-    began, storage = datetime.now(UTC), table.storage
-    replaced = by = 0
-    for group in _groups(table.read()):
-        deleted = [_deleted_in(storage, file) for file in group]
-        live = (rows for file in group for rows in live_rows(storage, file))
-        fitting = (each for rows in live for each in fitted(rows, table.arrow))
+    began, replaced, by = datetime.now(UTC), 0, 0
+    for groups in _steps(_groups(table.read())):
         folder = f"{FOLDER}/compacted-{uuid.uuid4().hex}"
-        copy = write_rows(fitting, storage, folder, table.columns, arrow=table.arrow)
-        if _replace(table, group, deleted, copy, began):
-            replaced, by = replaced + len(group), by + len(copy)
-        else:
-            storage.remove(file.path for file in copy)
+        written = rewrite_files(spark, table.storage, groups, folder, table.columns, table.arrow)
+        copies = [Copy(*each) for each in zip(groups, written, strict=True)]
+        done = _replace(table, copies, began)
+        replaced += sum(len(copy.files) for copy in done)
+        by += sum(copy.file is not None for copy in done)
+        with suppress(StorageFailed):  # They are swept later.
+            table.storage.remove(
+                copy.file.path for copy in copies if copy.file and copy not in done
+            )
     files = table.read()
     rows, gone = sum(file.rows for file in files), sum(file.deleted_rows for file in files)
     return Maintained(replaced, by, unused, len(files), rows, gone)
@@ -119,57 +132,73 @@ def not_compacted(name: str, problem: str) -> InvalidArgument:
 def _groups(files: Iterable[LiveFile]) -> Iterator[list[LiveFile]]:
     """Yields groups of files, each of which becomes one file."""
     group: list[LiveFile] = []
-    size, has_deleted = 0, False
+    size = ready = 0
     for file in sorted(files, key=lambda file: file.size):
         is_deleted = file.deleted_rows >= _MANY_DELETED * file.rows
         if file.size >= _LARGE_BYTES:
             if is_deleted:
                 yield [file]
             continue
-        if group and not is_deleted and file.size > _MUCH_LARGER * size:
-            # It waits for more small ones, or for more of its size, so that a row is not copied
-            # each time.
-            if len(group) > 1 or has_deleted:
-                yield group
-            group, size, has_deleted = [], 0, False
         group.append(file)
-        size, has_deleted = size + file.size, has_deleted or is_deleted
+        size += file.size
+        if is_deleted or (
+            len(group) > 1 and (file.size < _TINY_BYTES or size >= _GROWTH * file.size)
+        ):
+            ready = len(group)
         if size >= TARGET_FILE_BYTES:
             yield group
-            group, size, has_deleted = [], 0, False
-    if len(group) > 1 or has_deleted:
-        yield group
+            group, size, ready = [], 0, 0
+    if ready:
+        yield group[:ready]
 
 
-def _replace(
-    table: CompactedTable,
-    group: Sequence[LiveFile],
-    deleted: Sequence[BitMap64],
-    copy: Sequence[DataFile],
-    began: datetime,
-) -> bool:
-    """Replaces files with a copy without their deleted rows.
+def _steps(groups: Iterable[list[LiveFile]]) -> Iterator[list[list[LiveFile]]]:
+    step: list[list[LiveFile]] = []
+    size = 0
+    for group in groups:
+        step.append(group)
+        size += sum(file.size for file in group)
+        if size >= _STEP_BYTES:
+            yield step
+            step, size = [], 0
+    if step:
+        yield step
 
-    Returns False if a file is gone, or if rows that the copy lacks were restored.
-    """
+
+def _replace(table: CompactedTable, copies: Sequence[Copy], began: datetime) -> Sequence[Copy]:
+    """Replaces files with copies without their deleted rows. Returns the copies that are used."""
     while True:
         newest = {file.path: file for file in table.read()}
-        if not all(file.path in newest for file in group) or datetime.now(UTC) - began > _LONGEST:
-            return False
-        # The positions in the copy of rows that were deleted after they were copied.
-        later, first = BitMap64(), 0
-        for file, was in zip(group, deleted, strict=True):
-            if newest[file.path].deleted != file.deleted:
-                now = _deleted_in(table.storage, newest[file.path])
-                if not was <= now:
-                    return False
-                later |= BitMap64(first + place - was.rank(place) for place in now - was)
-            first += file.rows - len(was)
+        found = ((copy, _deleted_later(table.storage, copy.files, newest)) for copy in copies)
+        usable = [(copy, deleted) for copy, deleted in found if deleted is not None]
+        if not usable or datetime.now(UTC) - began > _LONGEST:
+            return []
         try:
-            table.replace([file.path for file in group], copy, later)
+            table.replace(usable)
         except table.conflict:
             continue
-        return True
+        return [copy for copy, _ in usable]
+
+
+def _deleted_later(
+    storage: Storage, files: Sequence[LiveFile], newest: Mapping[str, LiveFile]
+) -> BitMap64 | None:
+    """Returns the positions in the copy of files of rows that were deleted after they were copied.
+
+    Returns None if a file is gone, or if rows that the copy lacks were restored.
+    """
+    if not all(file.path in newest for file in files):
+        return None
+    later, first = BitMap64(), 0
+    if all(newest[file.path].deleted == file.deleted for file in files):
+        return later
+    for file in files:
+        was, now = (_deleted_in(storage, each) for each in (file, newest[file.path]))
+        if not was <= now:
+            return None
+        later |= BitMap64(first + place - was.rank(place) for place in now - was)
+        first += file.rows - len(was)
+    return later
 
 
 def _deleted_in(storage: Storage, file: LiveFile) -> BitMap64:

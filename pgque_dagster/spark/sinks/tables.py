@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from ...client import InvalidArgument
@@ -52,10 +52,13 @@ class TableSink(LakeTable):
         """Begins an attempt to store a batch in files with these columns."""
 
     @abstractmethod
-    def maintain(self, url: str, *, retention: timedelta = timedelta(days=7)) -> Maintained:
+    def maintain(
+        self, spark: SparkSession, url: str, *, retention: timedelta = timedelta(days=7)
+    ) -> Maintained:
         """Compacts small files, and deletes unused files. Batches can be stored at the same time.
 
         Args:
+            spark: the session, whose tasks copy rows.
             url: the queue's database.
             retention: how old a file must be to be deleted: longer than any attempt at a batch or
                 any reader takes.

@@ -289,7 +289,7 @@ def test_compaction_and_rows_of_others_take_nothing_away(
     for number in (3, 4):  # A file each.
         follow(iceberg, f"insert into t values ({number}, 'n')")
     before = iceberg.replica("public.t")
-    assert iceberg.sink("public.t").maintain(iceberg.url).by == 1
+    assert iceberg.sink("public.t").maintain(iceberg.spark, iceberg.url).by == 1
     assert iceberg.replica("public.t") == before
     iceberg.table("public.t").append(iceberg.arrow("public.t"))
     iceberg.sql("update t set v = v where id = 4")

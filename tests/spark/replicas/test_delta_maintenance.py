@@ -32,7 +32,7 @@ def test_maintenance_keeps_the_vector_files_that_readers_may_need(
         os.utime(path, (old, old))
 
     # Their files were removed a moment ago, so readers may be at those versions.
-    deleted = delta.sink(T).maintain(delta.url).deleted
+    deleted = delta.sink(T).maintain(delta.spark, delta.url).deleted
     assert list(deleted) == [left.name]
     assert vector_files(delta) == files
     delta.check()
@@ -41,7 +41,7 @@ def test_maintenance_keeps_the_vector_files_that_readers_may_need(
     monkeypatch.setattr(sink, "now", lambda: later)
     delta.sql("insert into t values (20, 1)")
     delta.catch_up()
-    delta.sink(T).maintain(delta.url)
+    delta.sink(T).maintain(delta.spark, delta.url)
     assert in_use
     delta.check()
     assert delta.verify().is_equal
@@ -60,7 +60,7 @@ def test_a_compaction_while_rows_are_found_loses_nothing(
         found = find(*arguments)
         calls.append(len(found))
         if len(calls) == 1:
-            assert delta.sink(T).maintain(delta.url).by == 1
+            assert delta.sink(T).maintain(delta.spark, delta.url).by == 1
         return found
 
     monkeypatch.setattr(replacing, "find_positions", finding)
@@ -93,7 +93,7 @@ def test_rows_that_are_deleted_while_a_file_is_written_anew_stay_deleted(
         publish(*arguments)
 
     monkeypatch.setattr(maintenance, "commit", committed)
-    done = delta.sink(T).maintain(delta.url)
+    done = delta.sink(T).maintain(delta.spark, delta.url)
     assert len(calls) == (1 if deleted == "true" else 2)
     assert (done.replaced, done.by) == ((0, 0) if deleted == "true" else (1, 1))
     delta.check()
@@ -118,7 +118,7 @@ def test_rows_that_are_restored_while_a_file_is_written_anew_are_there(
         publish(*arguments)
 
     monkeypatch.setattr(maintenance, "commit", committed)
-    assert delta.sink(T).maintain(delta.url).replaced == 0
+    assert delta.sink(T).maintain(delta.spark, delta.url).replaced == 0
     assert len(delta.arrow(T)) == 10
 
 

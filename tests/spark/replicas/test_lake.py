@@ -129,7 +129,7 @@ def test_a_replica_with_a_column_of_another_type_is_maintained(lake: LakeReplica
     lake.catch_up()
     lake.sql("insert into t values (3, 3)")
     lake.catch_up()
-    assert lake.sink("public.t").maintain(lake.url).by == 1
+    assert lake.sink("public.t").maintain(lake.spark, lake.url).by == 1
     assert lake.verify().is_equal
     lake.sql("update t set v = 4 where id = 1")
     lake.catch_up()
@@ -151,7 +151,7 @@ def test_a_compaction_while_files_are_written_loses_nothing(
         found = find(*arguments)
         calls.append(len(found))
         if len(calls) == 1:
-            assert iceberg.sink("public.t").maintain(iceberg.url).by == 1
+            assert iceberg.sink("public.t").maintain(iceberg.spark, iceberg.url).by == 1
         return found
 
     monkeypatch.setattr(replicas, "find_positions", finding)
@@ -242,7 +242,7 @@ def test_another_engines_compaction_is_followed_also_when_what_it_compacted_has_
         iceberg.compact("public.t")
         if number == 4:
             iceberg.compact("public.t")
-            assert iceberg.sink("public.t").maintain(iceberg.url).by == 1
+            assert iceberg.sink("public.t").maintain(iceberg.spark, iceberg.url).by == 1
             iceberg.compact("public.t")
         iceberg.table("public.t").maintenance.expire_snapshots().older_than(later).commit()
         assert len(iceberg.table("public.t").snapshots()) == 1

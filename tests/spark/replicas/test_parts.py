@@ -44,7 +44,7 @@ def test_rows_that_move_between_parts_are_there_once(table: LakeReplication) -> 
     assert len([each for each in table.commits("public.t") if each]) == 1
     for path in left_behind(table):
         os.utime(path, (0, 0))
-    table.sink("public.t").maintain(table.url)
+    table.sink("public.t").maintain(table.spark, table.url)
     assert left_behind(table) == []
     table.sql("update t set n = -1; delete from t where id = 5")
     table.catch_up()

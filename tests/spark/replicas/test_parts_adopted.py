@@ -167,7 +167,7 @@ def test_an_attempt_that_is_killed_is_repeated_with_the_same_files(
         table.sql(f"update t set n = {number} where id = {1 + number}; delete from t where id = 16")
         table.sql("insert into t values (16, 'again')")
     age(table.folder)
-    table.sink("public.t").maintain(table.url)
+    table.sink("public.t").maintain(table.spark, table.url)
     faults.clear()
     until_copied(table)
     table.check()
@@ -191,7 +191,7 @@ def test_maintenance_keeps_published_files_and_removes_abandoned_ones(
     run(table)
     abandoned = of_parts(table)
     repair(table, "t")
-    table.sink("public.t").maintain(table.url)
+    table.sink("public.t").maintain(table.spark, table.url)
     table.sql(CHANGES)
     until_copied(table)
     table.check()
@@ -203,11 +203,11 @@ def test_maintenance_keeps_published_files_and_removes_abandoned_ones(
     )
     age(table.folder)
     age_records(table)
-    kept = table.sink("public.t").maintain(table.url)
+    kept = table.sink("public.t").maintain(table.spark, table.url)
     assert left_behind(table) == []
     assert on_disk(table) >= abandoned
     age(table.folder)
-    table.sink("public.t").maintain(table.url)
+    table.sink("public.t").maintain(table.spark, table.url)
     assert not on_disk(table) & abandoned
     assert kept.replaced > 0
     assert before - names(table)
@@ -226,7 +226,7 @@ def test_maintenance_keeps_published_files_and_removes_abandoned_ones(
 def test_files_of_a_copy_that_goes_on_stay(table: LakeReplication) -> None:
     run(table)
     age(table.folder)
-    table.sink("public.t").maintain(table.url)
+    table.sink("public.t").maintain(table.spark, table.url)
     parts = of_parts(table)
     until_copied(table)
     assert parts < names(table)

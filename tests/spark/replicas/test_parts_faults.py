@@ -63,7 +63,7 @@ def test_rows_that_another_program_writes_meanwhile_stay_until_a_repair(
     repair(table, "t")
     run(table)
     if not is_late:  # Delta's maintenance does not count as another program.
-        table.sink("public.t").maintain(table.url)
+        table.sink("public.t").maintain(table.spark, table.url)
     until_copied(table)
     table.check()
 

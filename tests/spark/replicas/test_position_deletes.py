@@ -304,9 +304,9 @@ def test_a_table_of_a_newer_version_is_refused(table: IcebergReplication) -> Non
 def test_files_with_many_deleted_rows_are_written_anew(table: IcebergReplication) -> None:
     follow(table, f"delete from t where id <= {ROWS / 10}")
     sink = table.sink("public.t")
-    assert sink.maintain(table.url).replaced == 0
+    assert sink.maintain(table.spark, table.url).replaced == 0
     follow(table, f"delete from t where id <= {ROWS / 4}")
-    done = sink.maintain(table.url)
+    done = sink.maintain(table.spark, table.url)
     assert (done.replaced, done.by) == (1, 1)
     table.check()
     assert delete_files(table) == set()
@@ -331,7 +331,7 @@ def test_rows_that_are_deleted_while_a_file_is_written_anew_stay_deleted(
         return plan(*arguments)
 
     monkeypatch.setattr(maintenance, "planned", planned_)
-    sink.maintain(table.url)
+    sink.maintain(table.spark, table.url)
     table.check()
     assert len(calls) > 2
     follow(table, "update t set v = 3; insert into t values (1, 1) on conflict do nothing")
@@ -350,7 +350,7 @@ def test_position_deletes_in_an_object_store(iceberg: IcebergReplication) -> Non
             assert iceberg.verify().is_equal
         catalog = iceberg_catalog(iceberg.url, **s3.iceberg_properties)
         assert delete_files_of(catalog.load_table("public.t"))
-        assert iceberg.sink("public.t").maintain(iceberg.url).by == 1
+        assert iceberg.sink("public.t").maintain(iceberg.spark, iceberg.url).by == 1
         assert iceberg.verify().is_equal
         rows = catalog.load_table("public.t").scan().to_arrow().to_pylist()
         assert {row["id"] for row in rows} == {row["id"] for row in iceberg.source("t")}

@@ -122,7 +122,7 @@ def test_a_table_that_was_compacted_is_compared_and_followed(lake: LakeReplicati
     for number in range(3):
         lake.sql(f"insert into t values ({number})")
         lake.catch_up()
-    assert lake.sink("public.t").maintain(lake.url).by == 1
+    assert lake.sink("public.t").maintain(lake.spark, lake.url).by == 1
     assert len(lake.files("public.t")) == 1
     assert lake.verify().is_equal
     lake.sql("insert into t values (4); delete from t where id = 1")

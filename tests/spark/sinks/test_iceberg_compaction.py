@@ -99,7 +99,7 @@ def test_nothing_is_replaced_if_another_attempt_replaced_one_of_the_files(
     lake.write(batch)
     before_the_commit(monkeypatch, lambda: lake.write(lake.again(batch), where="number = 3"))
 
-    assert lake.sink().maintain(lake.client.url).by == 0
+    assert lake.sink().maintain(lake.spark, lake.client.url).by == 0
 
     assert lake.numbers() == [1, 3]
     assert list(lake.folder.rglob("compacted-*/*")) == []

@@ -119,7 +119,7 @@ def test_small_files_are_united_while_a_batch_is_stored(
     lake.take_over(batch)
     lake.compact()
     assert (lake.numbers(), lake.read().count(), len(lake.counted())) == ([1, 2, 3], 3, 1)
-    assert lake.sink().maintain(lake.client.url).by == 0
+    assert lake.sink().maintain(lake.spark, lake.client.url).by == 0
 
 
 def test_a_time_that_readers_do_not_have_is_refused(lake: Any) -> None:

@@ -212,9 +212,9 @@ def test_a_table_that_takes_no_second_attempt_at_a_batch_is_refused(lake: DeltaL
         lake.write(lake.again(batch))
 
 
-def test_a_table_that_does_not_exist_is_not_maintained(tmp_path: Path) -> None:
+def test_a_table_that_does_not_exist_is_not_maintained(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument) as refused:
-        DeltaSink(tmp_path / "table").maintain()
+        DeltaSink(tmp_path / "table").maintain(spark)
     assert str(refused.value) == (
         f"there is no Delta table {tmp_path / 'table'}. The first batch that is stored creates it."
     )
@@ -263,30 +263,32 @@ def test_vacuum_keeps_a_table_in_the_folder_of_another_one(lake: DeltaLake) -> N
 
 
 def test_removed_files_are_kept_for_a_longer_retention_than_checkpoints_have(
-    tmp_path: Path,
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     location, month = str(tmp_path), timedelta(days=30)
     for mode in ("append", "overwrite"):
         write_deltalake(location, pa.table({"number": [1]}), mode=mode)  # type: ignore[call-overload]
     sink = DeltaSink(location)
-    sink.maintain(retention=month)
+    sink.maintain(spark, retention=month)
     age(tmp_path)
     write_removals_long_ago(location)
     DeltaTable(location).create_checkpoint()
 
-    assert sink.maintain(retention=month).deleted == []
-    sink.maintain()
+    assert sink.maintain(spark, retention=month).deleted == []
+    sink.maintain(spark)
     assert DeltaTable(location, version=0).to_pyarrow_table().num_rows == 1
 
 
-def test_unused_files_go_also_if_a_table_is_not_compacted(tmp_path: Path) -> None:
+def test_unused_files_go_also_if_a_table_is_not_compacted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     rows = pa.table({"number": [1, 1], "of": ["a", "b"]})
     write_deltalake(str(tmp_path), rows, partition_by=["of"])
     left = tmp_path / "left.parquet"
     left.touch()
     age(tmp_path)
     with pytest.raises(InvalidArgument, match="has partitions"):
-        DeltaSink(tmp_path).maintain()
+        DeltaSink(tmp_path).maintain(spark)
     assert not left.exists()
 
 

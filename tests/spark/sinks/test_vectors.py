@@ -11,6 +11,7 @@ from random import Random
 import psycopg
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Batch, Client, InvalidArgument, PgqueError
 from pgque_dagster.client.sharded_claim import ShardedClaim
@@ -264,8 +265,10 @@ def test_the_record_of_a_member_is_removed_by_whoever_acks_it(
 
 
 @pytest.mark.parametrize("table", ["delta", "iceberg"], indirect=True)
-def test_a_table_is_maintained_meanwhile(clients: dict[str, Client], table: Table) -> None:
-    maintaining = [lambda: table.sink.maintain(table.url)]
+def test_a_table_is_maintained_meanwhile(
+    clients: dict[str, Client], table: Table, spark: SparkSession
+) -> None:
+    maintaining = [lambda: table.sink.maintain(spark, table.url)]
 
     def maintained(reached: str) -> None:
         if reached == "commit" and maintaining:
@@ -292,7 +295,7 @@ def test_a_table_is_maintained_meanwhile(clients: dict[str, Client], table: Tabl
     files = set(table.location.rglob("data/*/*.parquet"))
     for path in files:
         os.utime(path, (0, 0))
-    table.sink.maintain(table.url, retention=timedelta(days=1))
+    table.sink.maintain(spark, table.url, retention=timedelta(days=1))
 
     # That of the attempt that died; those that were united are in an older version.
     gone = files - set(table.location.rglob("data/*/*.parquet"))

@@ -207,7 +207,8 @@ class Model:
         assert isinstance(self._replication, LakeReplication)
         # There may be no replica yet.
         with suppress(InvalidArgument):
-            self._replication.sink(self._chance.choice(TABLES)).maintain(self._replication.url)
+            sink = self._replication.sink(self._chance.choice(TABLES))
+            sink.maintain(self._replication.spark, self._replication.url)
 
     def _databases(self) -> list[str]:
         found = [self._replication.url]

@@ -72,10 +72,10 @@ class Lake:
 
     def maintain(self, **options: Any) -> list[str]:
         """Maintains the table. Returns the files that were deleted."""
-        return list(self.sink().maintain(self.client.url, **options).deleted)
+        return list(self.sink().maintain(self.spark, self.client.url, **options).deleted)
 
     def compact(self) -> None:
-        assert self.sink().maintain(self.client.url).by == 1
+        assert self.sink().maintain(self.spark, self.client.url).by == 1
 
     def files(self) -> set[Path]:
         """The data files that are there, whether they count or not."""

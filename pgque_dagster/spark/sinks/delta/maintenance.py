@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pyarrow as pa
@@ -10,8 +10,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from pyroaring import BitMap64
 
-from ..compaction import CompactedTable, LiveFile, not_compacted
-from ..files.data_files import DELTA_TYPES, DataFile, check_columns
+from ..compaction import CompactedTable, Copy, LiveFile, not_compacted
+from ..files.data_files import DELTA_TYPES, check_columns
 from ..files.storage import Storage
 from .commit import KEPT_FEATURES, MAPPING
 from .log import StoredFile, added, commit, information, stored_files
@@ -49,14 +49,15 @@ class DeltaFiles(CompactedTable):
             for path, file in self._stored.items()
         ]
 
-    def replace(self, paths: Iterable[str], copy: Sequence[DataFile], deleted: BitMap64) -> None:
-        """Commits a copy in place of files, if the version that was read is still the newest."""
-        new = [added(file) for file in copy]
-        if deleted:
-            (file,), (action,) = copy, new
-            ((_, vector),) = write_vectors(self.storage, [(file.path, deleted)])
-            new = [StoredFile(action["add"], None).added(vector, file.rows)]
-        actions = [*(self._stored[path].removed() for path in paths), *new]
+    def replace(self, copies: Sequence[tuple[Copy, BitMap64]]) -> None:
+        """Commits copies in place of files, if the version that was read is still the newest."""
+        written = {copy.file.path: (copy.file, gone) for copy, gone in copies if copy.file}
+        new = {path: added(file) for path, (file, _) in written.items()}
+        deleted = {path: gone for path, (_, gone) in written.items() if gone}
+        for path, vector in write_vectors(self.storage, deleted.items()) if deleted else ():
+            new[path] = StoredFile(new[path]["add"], None).added(vector, written[path][0].rows)
+        replaced = (self._stored[file.path] for copy, _ in copies for file in copy.files)
+        actions = [*(file.removed() for file in replaced), *new.values()]
         for action in actions:
             for each in action.values():
                 each["dataChange"] = False

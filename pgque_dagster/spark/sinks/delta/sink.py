@@ -187,7 +187,11 @@ class DeltaSink(TableSink):
         return read_table_files(spark, self.storage, listed, spark_columns(table))
 
     def maintain(
-        self, url: str | None = None, *, retention: timedelta = timedelta(days=7)
+        self,
+        spark: SparkSession,
+        url: str | None = None,
+        *,
+        retention: timedelta = timedelta(days=7),
     ) -> Maintained:
         """Compacts small files, and deletes unused files. Batches can be stored at the same time.
 
@@ -200,7 +204,7 @@ class DeltaSink(TableSink):
             table = self.load()
         paths = self._unused(table, keep_removed(table, retention))
         self.storage.remove(paths)
-        return compact(DeltaFiles(table, self.name, self.storage), paths)
+        return compact(spark, DeltaFiles(table, self.name, self.storage), paths)
 
     def _unused(self, table: DeltaTable, retention: timedelta) -> list[str]:
         def unused(*, full: bool) -> list[str]:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -131,8 +132,10 @@ def deleted_positions(storage: Storage, file: ListedFile) -> np.ndarray:
 
 def live_rows(storage: Storage, file: ListedFile) -> Iterator[pa.RecordBatch]:
     """Yields the rows of a file that are not deleted, in their order."""
-    deleted, first = deleted_positions(storage, file), 0
-    for rows in map(plain, opened(storage, file).iter_batches()):
+    deleted, first, source = deleted_positions(storage, file), 0, opened(storage, file)
+    # One group at a time, because Arrow keeps all that it is to read.
+    groups = (source.iter_batches(row_groups=[x]) for x in range(source.num_row_groups))
+    for rows in map(plain, chain.from_iterable(groups)):
         low, high = np.searchsorted(deleted, (first, first + rows.num_rows))
         live = np.ones(rows.num_rows, dtype=bool)
         live[deleted[low:high] - first] = False

@@ -20,9 +20,8 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pyroaring import BitMap64
 
 from ....client import BatchNotOpen, Client
-from ..compaction import COMPACTED, CompactedTable, LiveFile, not_compacted
+from ..compaction import COMPACTED, CompactedTable, Copy, LiveFile, not_compacted
 from ..files.copy_files import kept_files
-from ..files.data_files import DataFile
 from ..files.storage import Storage
 from ..table_output import FOLDER, WRITTEN
 from .commit import RECORD, entries_of, last_change, properties_with, summary_of
@@ -65,14 +64,17 @@ class IcebergFiles(CompactedTable):
             for task, file, count in zip(tasks, searched(table, tasks), deleted, strict=True)
         ]
 
-    def replace(self, paths: Iterable[str], copy: Sequence[DataFile], deleted: BitMap64) -> None:
-        """Commits a copy in place of files, if the state that was read is still the newest."""
+    def replace(self, copies: Sequence[tuple[Copy, BitMap64]]) -> None:
+        """Commits copies in place of files, if the state that was read is still the newest."""
         table, root = self._table, root_of(self._table)
-        added, gone = list(entries_of(table.metadata, copy)), {root + path for path in paths}
-        if deleted:
-            path, folder = added[0].file_path, copy[0].path.rpartition("/")[0]
-            spec_id = table.metadata.default_spec_id
-            added.append(write_positions(self.storage, root, folder, path, deleted, spec_id))
+        gone = {root + file.path for copy, _ in copies for file in copy.files}
+        written = [(copy.file, deleted) for copy, deleted in copies if copy.file]
+        added = list(entries_of(table.metadata, [file for file, _ in written]))
+        for entry, (file, deleted) in list(zip(added, written, strict=True)):
+            if deleted:
+                folder, path = file.path.rpartition("/")[0], entry.file_path
+                spec_id = table.metadata.default_spec_id
+                added.append(write_positions(self.storage, root, folder, path, deleted, spec_id))
         _commit_same_rows(table, added, gone | unneeded(self._tasks, gone))
 
 

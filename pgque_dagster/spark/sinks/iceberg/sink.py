@@ -168,7 +168,9 @@ class IcebergSink(TableSink):
         files = searched(table, tasks)
         return read_table_files(spark, storage_of(table, self.storage), files, spark_columns(table))
 
-    def maintain(self, url: str, *, retention: timedelta = timedelta(days=7)) -> Maintained:
+    def maintain(
+        self, spark: SparkSession, url: str, *, retention: timedelta = timedelta(days=7)
+    ) -> Maintained:
         """Compacts small files, and deletes unused files. Batches can be stored at the same time.
 
         It expires snapshots older than the retention, and all but the newest 1,000, because each
@@ -196,7 +198,7 @@ class IcebergSink(TableSink):
             # Loaded again, so that everything published since the files were listed is referenced.
             unused = unreferenced(table.refresh(), dead)
             storage.remove(unused)
-            return compact(IcebergFiles(table, self.name, storage), unused)
+            return compact(spark, IcebergFiles(table, self.name, storage), unused)
 
     @contextmanager
     def opened(self, url: str) -> Iterator[Table]:
