@@ -4,12 +4,17 @@ from typing import Any
 
 import dagster as dg
 
+from .dagster_internals import call_before_sensors
+from .launcher import WarmRunLauncher
+
 # Dagster's daemon waits in steps of this length, so a shorter interval has no effect.
 _INTERVAL_SECONDS = 0.5
 
 
 class QuickRunCoordinator(dg.QueuedRunCoordinator):
     """Dagster's queue of runs, which the daemon reads every half second.
+
+    With `WarmRunLauncher`, a daemon that starts prepares warm processes before their first runs.
 
     Dagster's own interval is 5 seconds by default, and 1 second at least. All limits and settings
     work as with `dagster.QueuedRunCoordinator`, except that the interval cannot be set.
@@ -21,6 +26,10 @@ class QuickRunCoordinator(dg.QueuedRunCoordinator):
               module: pgque_dagster.launcher
               class: QuickRunCoordinator
     """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        call_before_sensors(_prepare)
 
     @classmethod
     def config_type(cls) -> Any:
@@ -34,3 +43,9 @@ class QuickRunCoordinator(dg.QueuedRunCoordinator):
     def dequeue_interval_seconds(self) -> float:  # type: ignore[override]
         """The seconds between two reads of the queue."""
         return _INTERVAL_SECONDS
+
+
+def _prepare(workspace: Any) -> None:
+    launcher = workspace.instance.run_launcher
+    if isinstance(launcher, WarmRunLauncher):
+        launcher.prepare(workspace)

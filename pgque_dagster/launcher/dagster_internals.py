@@ -5,14 +5,19 @@ the oldest and the newest Dagster (`build/oldest.py dagster`).
 """
 
 import json
+import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import entry_points
 from typing import Any, get_type_hints
 
 import dagster as dg
 from dagster._utils.hosted_user_process import recon_repository_from_origin  # noqa: PLC2701
+
+from ..project.keys import WAITS
+
+logger = logging.getLogger("pgque.launcher")
 
 # The daemon skips a sensor that is due in a millisecond.
 _EVALUATION_SECONDS = 1.1
@@ -61,19 +66,45 @@ def health(status: str, message: str | None) -> Any:
     return result(get_type_hints(result)["status"][status], message)
 
 
-def server_of(context: Any, location_name: str) -> str:
+def server_of(workspace: Any, location_name: str) -> str:
     """Returns the id of a code location's server, which changes when somebody reloads it.
 
     Args:
-        context: the context of the launch.
+        workspace: the workspace of the launch.
         location_name: the name of the code location.
 
     Returns:
         The id; an empty string for a server that the daemon started, because it starts another one
         every minute.
     """
-    location = context.workspace.get_code_location(location_name)
+    location = workspace.get_code_location(location_name)
     return location.server_id if hasattr(location.origin, "socket") else ""
+
+
+def with_batch_sensors(workspace: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the names of the code locations that consume queues, and what a process loads."""
+    for location in workspace.code_locations:
+        for repository in location.get_repositories().values():
+            if any(WAITS in sensor.tags for sensor in repository.get_sensors()):
+                yield location.name, repository.get_python_origin()
+
+
+def call_before_sensors(use: Callable[[Any], None]) -> None:
+    """Has a daemon in this process call this with its workspace before it evaluates sensors."""
+    daemon: Any = sys.modules.get("dagster._daemon.daemon")
+    if daemon is None:
+        return
+    evaluate = sys.modules["dagster._daemon.sensor"].execute_sensor_iteration_loop
+
+    def prepare_and_evaluate(process_context: Any, *rest: Any, **options: Any) -> Any:
+        try:
+            use(process_context.create_request_context())
+        except Exception:
+            # Runs still start, if later.
+            logger.exception("preparing warm processes")
+        return evaluate(process_context, *rest, **options)
+
+    daemon.execute_sensor_iteration_loop = prepare_and_evaluate
 
 
 def evaluate_sensors_often() -> None:

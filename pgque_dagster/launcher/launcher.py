@@ -7,7 +7,13 @@ from typing import Any, Self
 import dagster as dg
 
 from ..project.keys import BATCH_ID, DIED, WARM, WARM_PROCESS
-from .dagster_internals import evaluate_sensors_often, execution_arguments, health, server_of
+from .dagster_internals import (
+    evaluate_sensors_often,
+    execution_arguments,
+    health,
+    server_of,
+    with_batch_sensors,
+)
 from .liveness import Address
 from .pool import Pool
 from .process import Code
@@ -60,10 +66,17 @@ class WarmRunLauncher(dg.DefaultRunLauncher):
         """Creates the launcher from checked settings."""
         return cls(inst_data=inst_data, **config_value)
 
+    def prepare(self, workspace: Any) -> None:
+        """Starts a process for each code location that consumes queues, before its first run."""
+        for name, repository in with_batch_sensors(workspace):
+            code = _code(repository, workspace, name)
+            if code is not None:
+                self._pool.prepare(code)
+
     def launch_run(self, context: Any) -> None:
         """Launches a run: warm if it is for a batch and a process is free or may be started."""
         run = context.dagster_run
-        code = _code(context) if _shall_be_warm(run) else None
+        code = _code_of_run(context) if _shall_be_warm(run) else None
         if code is None:
             self._launch_cold(context)
             return
@@ -160,13 +173,16 @@ def _shall_be_warm(run: dg.DagsterRun) -> bool:
     return run.tags.get(WARM, str(BATCH_ID in run.tags)).lower() == "true"
 
 
-def _code(context: Any) -> Code | None:
+def _code_of_run(context: Any) -> Code | None:
     """Returns the code that a run needs; None if this host cannot load it in a warm process."""
     python, remote = context.dagster_run.job_code_origin, context.dagster_run.remote_job_origin
     if python is None or remote is None:
         return None
-    repository = python.repository_origin
+    return _code(python.repository_origin, context.workspace, remote.location_name)
+
+
+def _code(repository: Any, workspace: Any, location_name: str) -> Code | None:
     if not Path(repository.executable_path).exists():
         return None
-    server = server_of(context, remote.location_name)
+    server = server_of(workspace, location_name)
     return Code(repository.executable_path, dg.serialize_value(repository), server)

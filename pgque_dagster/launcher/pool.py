@@ -10,6 +10,8 @@ from .source_files import as_they_are_now
 _CLOSING_SECONDS = 5.0
 # A small batch's run is over within a second of its ack; another process needs ten to start Spark.
 _BUSY_SECONDS = 1.0
+# It imports the code location and opens a Spark session. Another one would take as long.
+_PREPARING_SECONDS = 30.0
 
 
 class Pool:
@@ -39,6 +41,15 @@ class Pool:
         # What the last run of each code location needed.
         self._codes: list[Code] = []
 
+    def prepare(self, code: Code) -> None:
+        """Starts a process of the code before its first run, unless there is one, or no room."""
+        with self._lock:
+            if len(self._processes) < self._size and code not in self._codes:
+                self._codes.append(code)
+                process = self._start(code)
+                if process is not None:
+                    process.prepare()
+
     def take(self, code: Code, run_id: str) -> WarmProcess | None:
         """Lends a process to a run.
 
@@ -55,6 +66,8 @@ class Pool:
             # Waiting is quicker than starting another process, and importing everything there.
             if not self._idle_with(code) and self._would_be_second(code):
                 self._wait_for_idle(code, _BUSY_SECONDS)
+            if not self._idle_with(code) and self._is_preparing(code):
+                self._lock.wait_for(lambda: not self._is_preparing(code), _PREPARING_SECONDS)
             if not self._idle_with(code) and self._is_closing(code):
                 self._wait_for_idle(code, _CLOSING_SECONDS)
             for process in self._idle():
@@ -97,10 +110,16 @@ class Pool:
         return [process for process in self._processes if process.run_id is None]
 
     def _idle_with(self, code: Code) -> list[WarmProcess]:
-        return [process for process in self._idle() if process.code == code]
+        """The idle processes of a code; one whose files are unknown may have older code."""
+        found = [process for process in self._idle() if process.code == code]
+        return [process for process in found if process.files is not None]
 
     def _wait_for_idle(self, code: Code, seconds: float) -> None:
         self._lock.wait_for(lambda: bool(self._idle_with(code)), seconds)
+
+    def _is_preparing(self, code: Code) -> bool:
+        idle = self._idle()
+        return any(process.files is None for process in idle if process.code == code)
 
     def _would_be_second(self, code: Code) -> bool:
         """Whether a process would be started although another one with the code is warm."""
@@ -122,7 +141,7 @@ class Pool:
             if not idle:
                 return None
             self._retire(idle[0])
-        process = WarmProcess(code, self._on_idle, self._on_end, {})
+        process = WarmProcess(code, self._on_idle, self._on_end, None)
         self._processes.append(process)
         return process
 
@@ -149,8 +168,11 @@ class Pool:
             self._processes.remove(process)
         process.retire()
 
-    def _on_idle(self, process: WarmProcess, succeeded: bool) -> None:
+    def _on_idle(self, process: WarmProcess, succeeded: bool | None) -> None:
         with self._lock:
+            if succeeded is None:  # It is prepared.
+                self._lock.notify_all()
+                return
             process.run_id, process.is_executing = None, False
             if process.code not in self._codes:
                 self._retire(process)
@@ -169,6 +191,7 @@ class Pool:
                 self._replace(process)
             elif process in self._processes:
                 self._processes.remove(process)
+            self._lock.notify_all()
         if lost is not None:
             self._on_lost_run(lost, _describe(process, status))
 

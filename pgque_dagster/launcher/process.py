@@ -41,15 +41,15 @@ class WarmProcess:
         run_id: the run to which it is lent; None while it is idle.
         is_executing: whether it has received this run.
         runs: how many runs it has received.
-        files: the source files that it has loaded, as far as that is known.
+        files: the source files that it has loaded; None until it has said which.
     """
 
     def __init__(
         self,
         code: Code,
-        on_idle: Callable[["WarmProcess", bool], None],
+        on_idle: Callable[["WarmProcess", bool | None], None],
         on_end: Callable[["WarmProcess", int], None],
-        files: Files,
+        files: Files | None,
     ) -> None:
         self.code = code
         self.run_id: str | None = None
@@ -98,7 +98,7 @@ class WarmProcess:
 
     def has_old_code(self) -> bool:
         """Whether a source file has changed since the process loaded it."""
-        return have_changed(self.files)
+        return have_changed(self.files or {})
 
     def retire(self) -> None:
         """Makes the process end, after its run if it has one."""
@@ -114,8 +114,7 @@ class WarmProcess:
     def _listen(self) -> None:
         while (answer := self._receive()) is not None:
             succeeded, self.files = answer
-            if succeeded is not None:
-                self._on_idle(self, succeeded)
+            self._on_idle(self, succeeded)
         status = self._process.wait()
         self._channel.close()
         self.address.forget()

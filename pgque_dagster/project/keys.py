@@ -25,6 +25,8 @@ BATCHES = "pgque/batches"
 # Whether a warm process executes a run; by default, it does if the run is for a batch.
 WARM = "pgque/warm"
 WARM_PROCESS = "pgque/warm_process"
+# Marks sensors of batches that wait for ticks, and share the time of an evaluation round.
+WAITS = "pgque/waits_for_ticks"
 # The id of a run whose process is known to be dead. A re-execution has the id of the earlier run.
 DIED = "pgque/died"
 # The id of a run that claimed its batch and failed with a temporary error, and the error.

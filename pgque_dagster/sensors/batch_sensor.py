@@ -14,12 +14,12 @@ import dagster as dg
 from ..client.ranges import DEFAULT_MAX_EVENTS, count_problem, duration_problem
 from ..project.consumers import AssetConsumer, consumers_of, database_of, repository_of
 from ..project.database import DEFAULT_DATABASE
-from ..project.keys import switching_on
+from ..project.keys import WAITS, switching_on
 from ..project.resource import PgqueResource, takes_resources
 from .batch_policy import BatchPolicy, OnExhausted
 from .databases import DatabasesFinder
 from .run_requests import Findings, without_step_process
-from .tick_wait import WAITS, share_of_wait
+from .tick_wait import share_of_wait
 
 # Dagster ends an evaluation after a minute.
 _LONGEST_WAIT = timedelta(seconds=30)

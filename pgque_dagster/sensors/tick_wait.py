@@ -10,9 +10,7 @@ from psycopg import sql
 
 from ..client import Client
 from ..client.errors import translated
-
-# Marks the sensors that share the time of an evaluation round.
-WAITS = "pgque/waits_for_ticks"
+from ..project.keys import WAITS
 
 
 def listen(client: Client, queues: Sequence[str]) -> psycopg.Connection[Any]:

@@ -14,6 +14,18 @@ import yaml
 from pgque_dagster.launcher import QuickRunCoordinator, WarmRunLauncher, dagster_internals
 from tests.support.dagster import warm_project
 
+SHOP = """
+import dagster as dg
+
+@dg.job
+def nothing(): pass
+
+@dg.sensor(job=nothing, tags={"pgque/waits_for_ticks": "true"})
+def batches(): pass
+
+defs = dg.Definitions(jobs=[nothing], sensors=[batches])
+"""
+
 
 @dg.job
 def nothing() -> None:
@@ -88,6 +100,46 @@ def test_the_daemon_begins_an_evaluation_of_sensors_every_second(
         next(loop)
 
     assert 0 < shutdown.seconds <= 1.1
+
+
+def test_the_daemon_tells_which_code_locations_have_batch_sensors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dagster._core.remote_origin import InProcessCodeLocationOrigin  # noqa: PLC2701
+    from dagster._core.types.loadable_target_origin import LoadableTargetOrigin  # noqa: PLC2701
+    from dagster._core.workspace.context import WorkspaceProcessContext  # noqa: PLC2701
+    from dagster._core.workspace.load_target import InProcessWorkspaceLoadTarget  # noqa: PLC2701
+    from dagster._daemon import daemon  # noqa: PLC2701
+
+    origins = []
+    for name, text in {
+        "shop": SHOP,
+        "other": "import dagster as dg\ndefs = dg.Definitions()",
+    }.items():
+        (tmp_path / f"{name}.py").write_text(text)
+        target = LoadableTargetOrigin(
+            executable_path=sys.executable, python_file=str(tmp_path / f"{name}.py")
+        )
+        origins.append(InProcessCodeLocationOrigin(target, location_name=name))
+    loop: Any = daemon.execute_sensor_iteration_loop
+    # Sets it back at the end.
+    monkeypatch.setattr(daemon, "execute_sensor_iteration_loop", loop)
+    found: list[tuple[str, Any]] = []
+    dagster_internals.call_before_sensors(
+        lambda workspace: found.extend(dagster_internals.with_batch_sensors(workspace))
+    )
+
+    with (
+        dg.DagsterInstance.local_temp(str(tmp_path)) as instance,
+        WorkspaceProcessContext(instance, InProcessWorkspaceLoadTarget(origins)) as context,
+    ):
+        next(daemon.execute_sensor_iteration_loop(context, logging.getLogger(), Waiting()))
+        workspace = context.create_request_context()
+        (repository,) = workspace.get_code_location("shop").get_repositories().values()
+        (job,) = repository.get_all_jobs()
+
+    # As in the record of a run.
+    assert found == [("shop", job.get_python_origin().repository_origin)]
 
 
 def test_the_daemon_reads_the_queue_of_runs_every_half_second(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from pgque_dagster.project.keys import WAITS
 from tests.support.dagster import warm_project
 from tests.support.dagster.sensing import remote_origin
 
@@ -64,6 +65,21 @@ class Warm:
             # Dagster's own launcher, which starts cold runs, finds no code server here.
             assert "not loaded from a GRPC server" in str(error)
         return run.run_id
+
+    def prepare(self) -> None:
+        """Does what the daemon does when it has loaded the code location."""
+        origin = warm_project.origin_of("say", self.project).repository_origin
+        repository = SimpleNamespace(
+            get_sensors=lambda: [SimpleNamespace(tags={WAITS: "true"})],
+            get_python_origin=lambda: origin,
+        )
+        self.location.name = "shop"
+        self.location.get_repositories = lambda: {"shop": repository}
+        workspace = SimpleNamespace(
+            code_locations=[self.location], get_code_location=lambda name: self.location
+        )
+        launcher: Any = self.instance.run_launcher
+        launcher.prepare(workspace)
 
     def run(self, run: str) -> dg.DagsterRun:
         """The record of a run, which is there without the launcher."""
@@ -165,6 +181,22 @@ def test_a_process_executes_several_runs_and_is_then_replaced(warm: Warm) -> Non
     # A run that follows at once gets the process that is about to be idle.
     assert any(one == next_one for one, next_one in pairwise(processes))
     assert max(Counter(processes).values()) <= MAX_RUNS
+
+
+@pytest.mark.parametrize("is_changed", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_first_run_gets_the_process_that_was_prepared_unless_its_code_changed(
+    tmp_path: Path, is_changed: bool
+) -> None:
+    with launching(tmp_path, "{processes: 1}") as warm:
+        warm.prepare()
+        if is_changed:
+            warm.prepared()
+            warm.change("changed")
+
+        words, process = warm.said()
+
+        assert words == ("changed" if is_changed else "first")
+        assert (process == warm.prepared()) == (not is_changed)
 
 
 @pytest.mark.slow
