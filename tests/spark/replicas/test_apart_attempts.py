@@ -35,7 +35,7 @@ POINTS = {
     [(kind, point) for kind, points in POINTS.items() for point in points],
     indirect=["replication"],
 )
-@pytest.mark.parametrize("joins", [False, True])
+@pytest.mark.parametrize("joins", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_killed_at_parting_and_at_joining(
     replication: Replication, monkeypatch: pytest.MonkeyPatch, point: str, joins: bool
 ) -> None:

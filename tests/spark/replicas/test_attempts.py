@@ -32,7 +32,6 @@ def end_leases(replication: Replication) -> None:
         expire_leases(db)
 
 
-@pytest.mark.in_the_lake
 @pytest.mark.parametrize(
     ("replication", "point"),
     [("delta", "after commit"), ("postgres", "after record")],

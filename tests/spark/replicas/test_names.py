@@ -7,7 +7,7 @@ from psycopg import sql
 from pgque_dagster.client import Client
 from pgque_dagster.client.errors import InvalidArgument
 from pgque_dagster.client.replicas.capture import capture_new
-from pgque_dagster.client.replicas.deletes import MARKS, Deletes
+from pgque_dagster.client.replicas.deletes import Deletes
 from pgque_dagster.client.replicas.postgres.location import PostgresReplicas
 from pgque_dagster.client.replicas.source import SourceColumn, SourceTable, expanded
 from pgque_dagster.client.replicas.spec import TableSpec
@@ -32,10 +32,18 @@ KEY = ("key", "ev_id", "a b")
 SPEC = TableSpec("public.t", mask={"'": "sha256", "a;b": "sha256"}, exclude=["a,b"])
 
 
-@pytest.mark.in_the_lake
 @pytest.mark.parametrize(
     ("kind", "deletes"),
-    [("delta", "hard"), ("delta", "soft"), ("iceberg", "hard"), *(("postgres", x) for x in MARKS)],
+    [
+        ("postgres", "history"),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (
+                *(("delta", "hard"), ("delta", "soft"), ("iceberg", "hard")),
+                *(("postgres", "hard"), ("postgres", "soft")),
+            )
+        ),
+    ],
 )
 def test_columns_may_have_names_that_mean_something_elsewhere(
     request: pytest.FixtureRequest, kind: str, deletes: Deletes

@@ -52,6 +52,7 @@ def test_rows_that_move_between_parts_are_there_once(table: LakeReplication) -> 
     assert len([each for each in table.copied if "copying public.t" in each]) == 1
 
 
+@pytest.mark.slow
 def test_the_other_tables_go_on_and_events_are_kept(
     table: LakeReplication, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,8 +61,9 @@ def by_position(target: LakeReplicas, *, value: bool) -> LakeReplicas:
     return replace(target, merge_on_read=value)
 
 
-@pytest.mark.each_format
-@pytest.mark.parametrize("deletes", ["hard", "soft", "history"])
+@pytest.mark.parametrize(
+    "deletes", ["hard", pytest.param("soft", marks=pytest.mark.slow), "history"]
+)
 def test_rows_that_change_meanwhile_are_deleted_from_the_files_of_parts(
     table: LakeReplication, deletes: Deletes
 ) -> None:
@@ -143,9 +144,15 @@ def test_files_with_other_ids_of_columns_are_not_published(
     iceberg.check()
 
 
-@pytest.mark.each_format
-@pytest.mark.parametrize("most", [-1, 1_000_000])
-@pytest.mark.parametrize("point", ["before commit", "after commit"])
+@pytest.mark.parametrize(
+    ("point", "most"),
+    [
+        ("before commit", 1_000_000),
+        ("after commit", -1),
+        pytest.param("before commit", -1, marks=pytest.mark.slow),
+        pytest.param("after commit", 1_000_000, marks=pytest.mark.slow),
+    ],
+)
 def test_an_attempt_that_is_killed_is_repeated_with_the_same_files(
     table: LakeReplication, monkeypatch: pytest.MonkeyPatch, point: str, most: int
 ) -> None:

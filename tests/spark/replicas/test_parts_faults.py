@@ -69,7 +69,7 @@ def test_rows_that_another_program_writes_meanwhile_stay_until_a_repair(
 
 
 @pytest.mark.parametrize("lake", ["delta"], indirect=True)
-@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("is_first", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_parts_whose_file_vanishes_are_read_again(
     table: LakeReplication, monkeypatch: pytest.MonkeyPatch, is_first: bool
 ) -> None:

@@ -99,10 +99,10 @@ def with_values(entry: Entry, **values: Any) -> Entry:
 
 
 def test_a_batch_writes_its_changes_and_not_the_file(table: IcebergReplication) -> None:
-    table.sql("insert into t select n, n from generate_series(1001, 200000) n")
+    table.sql("insert into t select n, n from generate_series(1001, 50000) n")
     table.catch_up()
     before = {path: path.stat().st_size for path in table.folder.rglob("*") if path.is_file()}
-    counts = follow(table, "update t set v = 1 where id % 20000 = 7")
+    counts = follow(table, "update t set v = 1 where id % 5000 = 7")
     assert counts["added-position-deletes"] == counts["added-records"] == 10
     new = [path.stat().st_size for path in table.folder.rglob("*") if path not in before]
     assert sum(size for size in new if size) < 100_000 < max(before.values())

@@ -123,7 +123,10 @@ def test_an_attempt_goes_on_with_the_parts_of_one_that_was_killed(
     assert len([each for each in table.copied if "copying public.t" in each]) == 1
 
 
-@pytest.mark.parametrize("change", ["vacuum full t", "truncate t; insert into t values (1)"])
+@pytest.mark.parametrize(
+    "change",
+    ["vacuum full t", pytest.param("truncate t; insert into t values (1)", marks=pytest.mark.slow)],
+)
 def test_a_replica_that_is_there_gets_only_rows_that_differ(
     table: PostgresReplication, change: str
 ) -> None:
@@ -146,7 +149,12 @@ def test_a_replica_that_is_there_gets_only_rows_that_differ(
 
 
 @pytest.mark.parametrize(
-    "damage", ["comment on table {} is 'mine'", "drop table {}", "the table is small now"]
+    "damage",
+    [
+        "comment on table {} is 'mine'",
+        pytest.param("drop table {}", marks=pytest.mark.slow),
+        "the table is small now",
+    ],
 )
 def test_a_copy_that_cannot_go_on_is_removed(
     table: PostgresReplication, monkeypatch: pytest.MonkeyPatch, damage: str

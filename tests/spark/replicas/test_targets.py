@@ -40,6 +40,7 @@ def named(replication: Replication, *tables: str) -> None:
         client.run(name_replicas(QUEUE, replication.consumer, tables))
 
 
+@pytest.mark.slow
 def test_three_targets_of_one_capture_are_each_exact_under_kills(
     delta: DeltaReplication,
     iceberg: IcebergReplication,

@@ -53,7 +53,7 @@ def test_each_fault_of_one_cell_is_found_and_nothing_else(replication: Replicati
     assert {example.key["id"] for example in found.examples} <= set(ids)
 
 
-@pytest.mark.parametrize("kind", ["delta", "postgres"])
+@pytest.mark.parametrize("kind", [pytest.param("delta", marks=pytest.mark.slow), "postgres"])
 def test_each_row_is_in_one_part_and_so_is_each_difference(
     kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
