@@ -67,7 +67,7 @@ delete from {table} where {key} = 1; insert into {table} values (4)
 
 
 @settings(
-    max_examples=60,
+    max_examples=30,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -183,7 +183,7 @@ def test_a_process_executes_several_runs_and_is_then_replaced(warm: Warm) -> Non
     assert max(Counter(processes).values()) <= MAX_RUNS
 
 
-@pytest.mark.parametrize("is_changed", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("is_changed", [False, True])
 def test_the_first_run_gets_the_process_that_was_prepared_unless_its_code_changed(
     tmp_path: Path, is_changed: bool
 ) -> None:
@@ -257,6 +257,7 @@ def test_a_process_that_dies_fails_its_run_while_a_child_of_it_lives(warm: Warm,
     assert any("pgque-warm-" in file for file in held) == (op == "fork_in_c")
 
 
+@pytest.mark.slow
 def test_a_process_whose_run_failed_gets_no_other_run(warm: Warm) -> None:
     failed = warm.start("fail")
 

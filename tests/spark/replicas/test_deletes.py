@@ -222,7 +222,11 @@ KEY = "alter table t drop constraint t_pkey; alter table t add primary key (v)"
     [
         ("delta", "hard", "select 1"),
         ("delta", "soft", "select 1"),
-        *((kind, "history", KEY) for kind in ("delta", "iceberg", "postgres")),
+        ("postgres", "history", KEY),
+        *(
+            pytest.param(kind, "history", KEY, marks=pytest.mark.slow)
+            for kind in ("delta", "iceberg")
+        ),
     ],
     indirect=["replication"],
 )

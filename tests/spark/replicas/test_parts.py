@@ -116,15 +116,13 @@ def test_an_attempt_goes_on_with_the_parts_of_one_that_was_killed(
     table.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param("vacuum full t", marks=pytest.mark.slow),
+        "vacuum full t",
         "truncate t; insert into t values (1, 'after')",
-        pytest.param(
-            "alter table t add column more int default 7; alter table t drop column n",
-            marks=pytest.mark.slow,
-        ),
+        "alter table t add column more int default 7; alter table t drop column n",
     ],
 )
 def test_a_table_that_is_altered_meanwhile_is_copied_anew(

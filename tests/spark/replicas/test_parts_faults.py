@@ -105,6 +105,7 @@ def test_parts_whose_file_vanishes_are_read_again(
     table.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lake", ["delta"], indirect=True)
 def test_a_copy_whose_ack_fails_reads_no_part_again(
     table: LakeReplication, monkeypatch: pytest.MonkeyPatch

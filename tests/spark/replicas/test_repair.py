@@ -118,6 +118,20 @@ def test_a_commit_of_somebody_else_beside_an_attempt_is_found(
     lake.check()
 
 
+def test_what_somebody_writes_beside_a_whole_copy_is_not_replaced(
+    lake: LakeReplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(lake)
+    lake.sql("alter table t alter n type bigint using n + 1")
+    lake.tick()
+    faults = Faults(lake, monkeypatch)
+    faults.set("before commit", 0, lambda: lake.repeat_rows("public.t", as_ours=False))
+    (apart,) = lake.run()
+    assert isinstance(apart, Apart)
+    assert "somebody else has written the replica of public.t" in apart.reason
+    assert len(lake.arrow("public.t")) == 400
+
+
 def test_a_replica_whose_file_is_gone_is_written_as_a_whole(lake: LakeReplication) -> None:
     prepare(lake)
     (file,) = lake.files("public.t")

@@ -24,7 +24,6 @@ CHECKS = int(os.environ.get("PGQUE_CHECKS") or 20)
 COLUMNS = "id int primary key, name text, v numeric(10,2), at timestamptz, data bytea"
 
 
-@pytest.mark.in_the_lake
 def test_each_fault_of_one_cell_is_found_and_nothing_else(replication: Replication) -> None:
     replication.sql(
         f"create table t ({COLUMNS}); insert into t select n, 'n' || n, n, "

@@ -348,6 +348,7 @@ def test_readers_skip_files_by_statistics(lake: DeltaLake) -> None:
     assert scan["number"].to_pylist() == [7]
 
 
+@pytest.mark.slow
 def test_deltas_library_finds_every_value_by_a_condition(lake: DeltaLake) -> None:
     """Statistics never say that a value is not there, cut or rounded as they are."""
     last = chr(0x10FFFF) * 9

@@ -49,7 +49,12 @@ def test_the_job_is_cancelled_once_another_attempt_has_the_batch(
 @pytest.mark.parametrize(
     ("take_over", "error"),
     # A renewal between the claim and its ack finds another owner.
-    [(claim, LeaseLost), (lambda client: claim(client).ack(), (BatchNotOpen, LeaseLost))],
+    [
+        (claim, LeaseLost),
+        pytest.param(
+            lambda client: claim(client).ack(), (BatchNotOpen, LeaseLost), marks=pytest.mark.slow
+        ),
+    ],
     ids=["another attempt", "an ack"],
 )
 def test_the_job_that_fills_a_table_of_postgresql_is_cancelled(

@@ -84,7 +84,7 @@ def test_a_bucket_that_refuses_is_an_error_without_secrets(
     store(again(client, spark, batch), kind(location, strict_s3.options))
 
 
-@pytest.mark.parametrize("kind", [parquet, *LAKES])
+@pytest.mark.parametrize("kind", [pytest.param(parquet, marks=pytest.mark.slow), *LAKES])
 @needs_a_small_disk
 def test_a_disk_that_is_full_or_read_only_is_an_error_and_the_next_attempt_succeeds(
     client: Client, spark: SparkSession, tmp_path: Path, kind: Callable[..., Write]

@@ -26,7 +26,7 @@ RESULT = Path(".pytest_cache/processor_time.json")
 SHARED = "(shared by files)"
 
 _PIECE_SECONDS = 0.005  # of `_piece_of_work` on the machine of the limits
-_LOOK_SECONDS = 0.5  # how often to look at processes that may end without a parent
+_LOOK_SECONDS = 1.0  # how often to look at processes that may end without a parent
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -117,7 +117,9 @@ class ProcessorTime:
         self._charged = 0.0
         self._charge_to = [(SHARED, "collection")]
         self._pieces = [_piece_of_work()]
-        threading.Thread(target=self._look_often, daemon=True).start()
+        # What starts workers only adds up what they measured.
+        if not config.getoption("numprocesses", None):
+            threading.Thread(target=self._look_often, daemon=True).start()
 
     def _look_often(self) -> None:
         while True:
