@@ -65,8 +65,8 @@ def lose_executors(spark: SparkSession, url: str, folder: Path) -> dict[str, Any
     """Reads, writes and streams, and each time an executor is killed in the middle."""
     with _claimed(spark, url) as batch:
         events = batch.events(["ev_id"])
-        read = _ids(_disturbed(events, folder / "reading", _kill_executor))
-        rows = _disturbed(events, folder / "writing", _kill_executor)
+        read = _ids(_disturbed(events, folder / "reading", kill_executor))
+        rows = _disturbed(events, folder / "writing", kill_executor)
         _publish(rows.selectExpr("string(ev_id) as data"), url)
     streamed = _streamed(spark, url, folder, kill_at=folder / "streaming")
     return {"ids": read, "streamed": streamed}
@@ -77,7 +77,7 @@ def fill_sinks(spark: SparkSession, url: str, folder: Path) -> dict[str, Any]:
 
     Where Spark speculates, a task hangs instead, which Spark starts once more on another host.
     """
-    disturb = _hang if spark.conf.get("spark.speculation", "false") == "true" else _kill_executor
+    disturb = hang if spark.conf.get("spark.speculation", "false") == "true" else kill_executor
     places = json.loads((folder / "places.json").read_text())
     directory = ParquetSink(folder / "table")
     tables: dict[str, Any] = {
@@ -138,7 +138,7 @@ def _streamed(
     events = spark.readStream.format("pgque").options(**options).load()
     events = parse_payloads(events, SCHEMA, keep=["ev_id"], on_malformed="keep").select("ev_id")
     if kill_at:
-        events = _disturbed(events, kill_at, _kill_executor)
+        events = _disturbed(events, kill_at, kill_executor)
     store_stream(events, folder)
     return _ids(spark.read.parquet(str(folder / "streamed")))
 
@@ -186,11 +186,11 @@ def _disturbed(events: DataFrame, once: Path, disturb: Callable[[], None]) -> Da
     return events.mapInArrow(through, "ev_id bigint")
 
 
-def _kill_executor() -> None:
+def kill_executor() -> None:
     os.kill(_executor_pid(), signal.SIGKILL)
 
 
-def _hang() -> None:
+def hang() -> None:
     time.sleep(600)
 
 
