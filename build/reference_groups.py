@@ -31,6 +31,7 @@ TRIGGER_GROUP = Group(
         "engine/triggers/row_triggers.sql",
         "engine/triggers/capture_change.sql",
         "engine/triggers/capture.sql",
+        "engine/triggers/relay.sql",
         "engine/triggers/captured_tables.sql",
         "engine/triggers/replica.sql",
     ),

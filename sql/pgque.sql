@@ -972,6 +972,16 @@ alter table pgque.replica_status add column if not exists parts jsonb;
 -- Since when the consumer no longer replicates the table, which is captured still. Nothing else is known then.
 alter table pgque.replica_status add column if not exists left_at timestamptz;
 
+-- ===== schema/relay.sql ==========================================================================
+
+-- Queues whose tables are captured from the WAL. The events of all transactions that committed before lsn
+-- are in the queue; null before the first ones. The slot is never ahead of it.
+create table if not exists pgque.relay (
+    queue_id  integer primary key constraint drop_the_relay_before references pgque.queue,
+    slot      text not null,
+    lsn       pg_lsn
+) with (fillfactor = 10);
+
 -- ===== schema/counters.sql =======================================================================
 
 -- Counts that cannot be derived from other tables; the sums are the counts. A position that moves
@@ -3041,7 +3051,8 @@ $$;
 -- table. Returns how many tables have the triggers. The role needs pgque_writer and the right to create
 -- triggers on the table. With i_append, the table has no key, because rows are only inserted: an update
 -- becomes deletes of all old rows and updates of all new ones. It waits for writers of the table for at
--- most a second, ten times. The insert of no row makes drop_queue() wait for this transaction, and then
+-- most a second, ten times. If a relay captures for the queue, it adds the table to the publication instead.
+-- The insert of no row makes drop_queue() wait for this transaction, and then
 -- see the triggers.
 -- locks: the tables (SHARE ROW EXCLUSIVE). writes: their triggers.
 create or replace function pgque.capture(
@@ -3057,14 +3068,15 @@ declare
 begin
     execute format('insert into %s (ev_type) select null where false',  -- quoted: by the function
                    pgque.current_event_table(i_queue));
-    perform pgque.current_event_table(i_queue);  -- the queue may have been dropped in the meantime
-    perform pgque.check_captured(i_table, i_append);
+    perform pgque.current_event_table(i_queue), pgque.check_captured(i_table, i_append);  -- it may be dropped now
+    if exists (select from pgque.relays(i_queue)) then
+        return pgque.publish_table(i_table, i_queue, true);
+    end if;
     for v_attempt in 1 .. c_attempts loop
         begin
             perform set_config('lock_timeout', '1s', true);
             v_tables := array[]::regclass[];
-            for v_new in
-                select r as captured, f.*, k.* from pgque.capture_relations(i_table) r
+            for v_new in select r as captured, f.*, k.* from pgque.capture_relations(i_table) r
                 join pg_class c on c.oid = r
                 join (values
                     ('insert', 'after', 'referencing new table as new_table', null),
@@ -3074,9 +3086,8 @@ begin
                     ('truncate', 'after', '', false),
                     ('truncate', 'before', '', true)
                 ) f (event, firing, transition, of_parts)
-                on f.of_parts is null
-                   or case when f.of_parts then c.relispartition or c.relkind = 'p'
-                           else not c.relispartition end
+                on case f.of_parts when true then c.relispartition or c.relkind = 'p'
+                                   when false then not c.relispartition else true end
                 join (values
                     ('', format('change(%L, %L%s)', i_queue, pgque.capture_table(i_table),
                                 case when i_append then ', ''append''' end)),
@@ -3173,6 +3184,9 @@ begin
         raise warning 'table % is replicated by consumers of queue "%": %', i_table, i_queue,
                       array_to_string(v_needing, ', ')
             using hint = 'Their runs fail until it is captured again, or not among their tables.';
+    end if;
+    if exists (select from pgque.relays(i_queue)) then
+        return pgque.publish_table(i_table, i_queue, false);
     end if;
     return cardinality(v_tables);
 end;
@@ -3310,6 +3324,178 @@ as $$
     from parse_ident(i_name) p;
 $$;
 
+-- ===== engine/triggers/relay.sql =================================================================
+
+-- Capture from the WAL (docs/replicas.md). A relay inserts the changes that a publication contains, each
+-- with the id of the transaction that made it, so that for readers it is as if that transaction had sent
+-- it. Only relays tick such a queue, after they have inserted all that the tick's snapshot sees.
+
+-- Returns why the WAL does not have all changes of a table; null if it has.
+create or replace function pgque.relay_gap(i_table regclass)
+returns text
+language sql stable set search_path = pgque, pg_catalog, pg_temp
+as $$
+    select coalesce(min(case
+        when c.relreplident not in ('d', 'f') then format('needs alter table %s replica identity default', r)
+        when not exists (select from pg_index i where i.indrelid = r and i.indisprimary and i.indimmediate)
+            then 'needs a primary key that is not deferrable, to be captured from the WAL'
+        when current_setting('server_version_num')::integer < 180000
+             and exists (select from pg_attribute a where a.attrelid = r and a.attgenerated = 's')
+            then 'has generated columns, which the WAL has from PostgreSQL 18 on' end),
+        pgque.capture_gap(i_table))
+    from pgque.capture_relations(i_table) r join pg_class c on c.oid = r;
+$$;
+
+-- Where relays stand, of one queue or of all: the slot and what it holds, the position in the WAL, and why
+-- changes are missing; null if none are.
+create or replace function pgque.relays(
+    i_queue text default null,
+    out queue_name text, out publication text, out slot text, out lsn pg_lsn, out held_bytes bigint,
+    out problem text)
+returns setof record
+language sql stable security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+    select q.queue_name, format('pgque_%s', q.queue_id), r.slot, coalesce(r.lsn, s.confirmed_flush_lsn),
+           (pg_current_wal_lsn() - s.restart_lsn)::bigint,
+           'replication slot ' || r.slot || case
+               when s.slot_name is null then ' is gone'
+               when s.wal_status = 'lost' then ' is lost, because it held too much of the WAL'
+               when s.plugin <> 'pgoutput' or s.database <> current_database() or s.confirmed_flush_lsn > r.lsn
+                   then ' was used or made by somebody else' end
+    from pgque.relay r
+    join pgque.queue q on q.queue_id = r.queue_id
+    left join pg_replication_slots s on s.slot_name = r.slot
+    where i_queue is null or q.queue_name = i_queue;
+$$;
+
+-- The tables that are captured from the WAL into a queue, or into all, and what is wrong with each.
+create or replace function pgque.relayed_tables(
+    i_queue text default null,
+    out queue_name text, out relation regclass, out facts jsonb, out problem text)
+returns setof record
+language sql stable set search_path = pgque, pg_catalog, pg_temp
+as $$
+    select r.queue_name, l.prrelid::regclass, jsonb_build_object(l.oid, l.xmin::text), coalesce(r.problem, case
+        when not (p.pubinsert and p.pubupdate and p.pubdelete and p.pubtruncate) or p.pubviaroot
+             or to_jsonb(p) ->> 'pubgencols' <> 's' or to_jsonb(l) ->> 'prqual' is not null
+             or to_jsonb(l) ->> 'prattrs' is not null
+        then format('publication %s leaves changes out', p.pubname) end, 'it ' || pgque.relay_gap(l.prrelid))
+    from pgque.relays(i_queue) r
+    join pg_publication p on p.pubname = r.publication
+    join pg_publication_rel l on l.prpubid = p.oid;
+$$;
+
+-- Adds a table to the publication of a relay, or takes it out. Its lock waits for the table's writers: of
+-- each transaction, all changes are published or none.
+-- locks: the table (SHARE ROW EXCLUSIVE), for at most a second of waiting. writes: the publication.
+create or replace function pgque.publish_table(i_table regclass, i_queue text, i_publish boolean)
+returns integer
+language plpgsql set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s' as $$
+declare
+    v_is     constant boolean := exists (select from pgque.relayed_tables(i_queue) t
+                                         where t.relation = i_table);
+    v_relay  record;
+begin
+    perform pgque.current_event_table(i_queue);
+    select r.publication, coalesce(r.problem, 'it ' || pgque.relay_gap(i_table)) as why into v_relay
+    from pgque.relays(i_queue) r
+    where i_table is not null and i_publish is not null;
+    if not found then
+        raise exception 'queue "%" has no relay, or no table was named', i_queue
+            using errcode = 'PQ005', hint = 'Call pgque.capture or pgque.uncapture.';
+    elsif i_publish and v_relay.why is not null then
+        raise exception 'table % cannot be captured from the WAL: %', i_table, v_relay.why
+            using errcode = 'PQ005', hint = 'docs/replicas.md lists what can be captured.';
+    elsif v_is <> i_publish then
+        execute format('lock table %s in share row exclusive mode', i_table);  -- quoted: regclass
+        execute format('alter publication %I %s table %s', v_relay.publication,  -- quoted: regclass
+                       case when i_publish then 'add' else 'drop' end, i_table);
+    end if;
+    return (i_publish or v_is)::integer;
+end;
+$$;
+
+-- Has the tables of a queue captured from the WAL, once the publication and the slot exist that it names.
+-- Without a row in tick_state, no ticker ticks the queue. With i_end, it ends that.
+-- locks: none. writes: relay, tick_state, the catalog.
+create or replace function pgque.set_relay(
+    i_queue text, i_end boolean, out publication text, out slot text)
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
+declare
+    v_queue pgque.queue := pgque.find_queue(i_queue);
+begin
+    if i_end then
+        delete from pgque.relay r where r.queue_id = v_queue.queue_id;
+        insert into pgque.tick_state values (v_queue.queue_id) on conflict do nothing;
+        return;
+    end if;
+    insert into pgque.relay as r
+    select v_queue.queue_id, format('pgque_%s_%s', d.oid, v_queue.queue_id)
+    from pg_database d where d.datname = current_database()
+    on conflict do nothing;
+    delete from pgque.tick_state t where t.queue_id = v_queue.queue_id;
+    for v_nr in 0..v_queue.queue_ntables - 1 loop
+        execute format('grant insert on %s_%s to pgque_admin', v_queue.queue_data_pfx, v_nr);  -- quoted: numbers
+    end loop;
+    select r.publication, r.slot into publication, slot from pgque.relays(i_queue) r;
+end;
+$$;
+
+-- What a relay has to know in a transaction whose snapshot a tick may have: all that it sees is before wal.
+create or replace function pgque.relay_state(
+    i_queue text,
+    out lsn bigint, out wal bigint, out flushed bigint, out next_id bigint, out snapshot text,
+    out is_due boolean, out event_table text)
+returns setof record
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp as $$
+begin
+    perform pgque.find_queue(i_queue);
+    return query
+    select (r.lsn - '0/0')::bigint, (pg_current_wal_insert_lsn() - '0/0')::bigint,
+           (pg_current_wal_flush_lsn() - '0/0')::bigint, pg_snapshot_xmax(s)::text::bigint, s::text,
+           exists (select from pgque.tick_due d where d.queue_name = i_queue),
+           pgque.current_event_table(i_queue)
+    from pgque.relays(i_queue) r, pg_current_snapshot() s;
+end;
+$$;
+
+-- Records that a relay has inserted what is before a position in the WAL. If a tick is due or i_tick is
+-- true, it makes one with the snapshot of this transaction; none if i_tick is null. Returns the tick. It
+-- leaves some events behind if it has new ones: whoever sent them may not have ended.
+-- locks: the row of relay. writes: relay, tick, tick_request; notifies.
+create or replace function pgque.relay_to(i_queue text, i_lsn pg_lsn, i_tick boolean)
+returns bigint
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
+declare
+    v_queue  pgque.queue := pgque.find_queue(i_queue);
+    v_tick   bigint;
+begin
+    if i_lsn is null then
+        perform pgque.refuse_value('queue "%s" was moved to nowhere', i_queue, 'Pass a position.');
+    end if;
+    update pgque.relay set lsn = i_lsn where queue_id = v_queue.queue_id;
+    if i_tick is null then
+        return null;
+    elsif i_tick then
+        perform pgque.force_next_tick(i_queue);
+    end if;
+    perform pgque.check_tick_half();
+    perform pgque.check_adopted(), pgque.follow_timeline() where not pgque.is_timeline_followed();
+    insert into pgque.tick_log (
+        tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq, half, left_some)
+    select d.queue_id, d.last_tick_id + 1, clock_timestamp(), pgque.tick_snapshot(), d.last_event_id,
+           (select l.half from pgque.log l where l.log_name = 'tick'), d.has_new
+    from pgque.tick_due d
+    where d.queue_id = v_queue.queue_id
+    returning tick_id into v_tick;
+    if found then
+        delete from pgque.tick_request r where r.queue_id = v_queue.queue_id;
+        perform pg_notify('pgque_' || i_queue, v_tick::text);
+    end if;
+    return v_tick;
+end;
+$$;
+
 -- ===== engine/triggers/captured_tables.sql =======================================================
 
 -- Which tables are captured (docs/capture.md).
@@ -3366,6 +3552,9 @@ as $$
         limit 1) gap on c.tgenabled not in ('D', 'R')
     where (i_queue is null or c.args[1] = i_queue)
       and not (select r.relispartition from pg_class r where r.oid = c.captured)
+    union all
+    select t.queue_name, pgque.capture_table(t.relation), pgque.key_of_table(t.relation), t.problem
+    from pgque.relayed_tables(i_queue) t
     order by 1, 2;
 $$;
 
@@ -7762,7 +7951,7 @@ $$;
 -- What happens to a table that its triggers do not report, as facts of the catalog: its columns by number,
 -- and the transactions that wrote their definitions last; what PostgreSQL reads in a column that a row
 -- lacks; whether partitions have the columns in another order; the key; the relations with their files, which
--- TRUNCATE and VACUUM FULL also replace; the triggers of capture() into this queue; the enums and composite
+-- TRUNCATE and VACUUM FULL also replace; the triggers of capture() into this queue, or the publication; the enums and composite
 -- types in its values. Null if there is no such table.
 create or replace function pgque.table_facts(i_table regclass, i_queue text)
 returns jsonb
@@ -7811,10 +8000,12 @@ as $$
                    select c.oid from pg_constraint c where c.conrelid = i_table and c.contype = 'p')),
         'files', (select jsonb_object_agg(r::oid, pg_relation_filenode(r))
                   from pgque.capture_relations(i_table) r),
-        'triggers', (select jsonb_object_agg(t.oid, t.xmin::text)
-                     from pgque.capture_relations(i_table) r join pg_trigger t on t.tgrelid = r
-                     where t.tgfoid = 'pgque.capture_change()'::regprocedure
-                       and starts_with(t.tgname, 'pgque_capture_' || left(md5(i_queue), 12))),
+        'triggers', coalesce(
+            (select t.facts from pgque.relayed_tables(i_queue) t where t.relation = i_table),
+            (select jsonb_object_agg(t.oid, t.xmin::text)
+             from pgque.capture_relations(i_table) r join pg_trigger t on t.tgrelid = r
+             where t.tgfoid = 'pgque.capture_change()'::regprocedure
+               and starts_with(t.tgname, 'pgque_capture_' || left(md5(i_queue), 12)))),
         'types', (select jsonb_object_agg(format_type(m.type, null), m.parts) from made m))
     from pg_class where oid = i_table;
 $$;
@@ -11031,10 +11222,15 @@ select q.queue_name, 'ticker_running',
             when q.queue_external_ticker
             then format('last tick %s ago, due after %s: check the external ticker that feeds '
                         'this queue', t.age, q.queue_ticker_idle_period)
+            when r.queue_name is not null
+            then format('last tick %s ago, due after %s: see that `pgque relay %s` runs. Its slot holds '
+                        '%s of the WAL', t.age, q.queue_ticker_idle_period, q.queue_name,
+                        pg_size_pretty(r.held_bytes))
             else format('last tick %s ago, due after %s: see that pgque.ticker() is called, by '
                         'pgque.start() or by a ticker process', t.age, q.queue_ticker_idle_period)
        end
 from pgque.queue_progress q
+left join pgque.relays() r on r.queue_name = q.queue_name
 cross join lateral (
     select date_trunc('milliseconds', clock_timestamp() - q.tick_time) as age
 ) t;
@@ -11837,9 +12033,9 @@ begin
              'different_options get_queue_info replicated_by version'),
             ('pgque_writer',
              'abort_staging cancel_scheduled current_event_table dlq_replay dlq_replay_all
-             dlq_replay_matching insert_event insert_event_bulk open_staging publish_staging send
-             send_at send_batch send_idem snapshot_tick source_columns staging_table table_facts
-             table_shape'),
+             dlq_replay_matching insert_event insert_event_bulk open_staging publish_staging
+             relays send send_at send_batch send_idem snapshot_tick source_columns staging_table
+             table_facts table_shape'),
             -- The triggers, except capture_change, run as the role that changes the row, and so do the
             -- functions that they call.
             ('pgque_writer',
@@ -11847,7 +12043,8 @@ begin
              capture_settings capture_table captured_name note_captured
              captured_tables change_fragment change_type check_captured fill_fields
              check_change_key check_trigger describe_change jsontriga key_of_table
-             logutriga read_arguments refuse_trigger row_as_text send_change split_row sqltriga
+             logutriga publish_table read_arguments refuse_trigger relay_gap relayed_tables row_as_text
+             send_change split_row sqltriga
              table_columns trigger_expressions types_within uncapture url_encode'),
             ('pgque_reader',
              'ack ack_batch ack_partitioned batch_has_events batch_read_plan check_filenode claim_batch
@@ -11874,9 +12071,9 @@ begin
              maint_copy_ticks maint_cron_log maint_deliver_delayed maint_empty_half maint_event_tables
              maint_idem maint_loop maint_operations maint_pause maint_retry_events
              maint_rotate_tables_step1 maint_rotate_tables_step2 maint_staging maint_tables_to_vacuum
-             next_beat next_run_hint pause_queue quote_fqname renew_incarnation renew_lineage
-             resume_queue run_maintenance seq_getval seq_setval set_queue_config set_snapshot_patience
-             set_tick_period_ms start status stop ticker ticker_loop ticker_pace tune_storage
+             next_beat next_run_hint pause_queue quote_fqname relay_state relay_to renew_incarnation
+             renew_lineage resume_queue run_maintenance seq_getval seq_setval set_queue_config set_relay
+             set_snapshot_patience set_tick_period_ms start status stop ticker ticker_loop ticker_pace tune_storage
              upgrade_schema')
         ) g (roles, names)
         cross join regexp_split_to_table(g.names, '\s+') n (name)

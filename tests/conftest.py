@@ -52,6 +52,10 @@ do $$ begin
 end $$
 """
 
+DROP_SLOTS = """
+select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = '{database}'
+"""
+
 _MEMORY = Path("/dev/shm")
 _MEMORY_BYTES = 4 * 2**30  # of temporary files, more than all tests need at a time
 
@@ -196,12 +200,13 @@ def server() -> Iterator[Server]:
 
 
 @contextmanager
-def new_server(folder: Path | None = None) -> Iterator[Postgres]:
+def new_server(folder: Path | None = None, **settings: str) -> Iterator[Postgres]:
     """One more server of that version, for tests that need it to themselves, in a folder."""
+    settings = {"wal_level": "logical", **settings}
     # Not tmp_path_factory: pytest closes its folders to the user who runs the server for root.
     with (
         tempfile.TemporaryDirectory(prefix="pgque-test-", dir=folder) as place,
-        Postgres(Path(place) / "postgres", server_version()) as running,
+        Postgres(Path(place) / "postgres", server_version(), **settings) as running,
     ):
         yield running
 
@@ -249,6 +254,7 @@ def new_database(
     execute(administration, f"create database {name} template {template} strategy file_copy")
     yield server.database_url(name)
     execute(administration, WAIT_FOR_SESSIONS.format(database=name))
+    execute(administration, DROP_SLOTS.format(database=name))
     execute(administration, f"drop database {name} with (force)")
 
 

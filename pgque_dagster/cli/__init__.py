@@ -12,6 +12,7 @@ from .commands import (  # noqa: F401
     metrics,
     peek,
     queues,
+    relay,
     replicas,
     schema,
     send,

@@ -38,9 +38,9 @@ begin
              'different_options get_queue_info replicated_by version'),
             ('pgque_writer',
              'abort_staging cancel_scheduled current_event_table dlq_replay dlq_replay_all
-             dlq_replay_matching insert_event insert_event_bulk open_staging publish_staging send
-             send_at send_batch send_idem snapshot_tick source_columns staging_table table_facts
-             table_shape'),
+             dlq_replay_matching insert_event insert_event_bulk open_staging publish_staging
+             relays send send_at send_batch send_idem snapshot_tick source_columns staging_table
+             table_facts table_shape'),
             -- The triggers, except capture_change, run as the role that changes the row, and so do the
             -- functions that they call.
             ('pgque_writer',
@@ -48,7 +48,8 @@ begin
              capture_settings capture_table captured_name note_captured
              captured_tables change_fragment change_type check_captured fill_fields
              check_change_key check_trigger describe_change jsontriga key_of_table
-             logutriga read_arguments refuse_trigger row_as_text send_change split_row sqltriga
+             logutriga publish_table read_arguments refuse_trigger relay_gap relayed_tables row_as_text
+             send_change split_row sqltriga
              table_columns trigger_expressions types_within uncapture url_encode'),
             ('pgque_reader',
              'ack ack_batch ack_partitioned batch_has_events batch_read_plan check_filenode claim_batch
@@ -75,9 +76,9 @@ begin
              maint_copy_ticks maint_cron_log maint_deliver_delayed maint_empty_half maint_event_tables
              maint_idem maint_loop maint_operations maint_pause maint_retry_events
              maint_rotate_tables_step1 maint_rotate_tables_step2 maint_staging maint_tables_to_vacuum
-             next_beat next_run_hint pause_queue quote_fqname renew_incarnation renew_lineage
-             resume_queue run_maintenance seq_getval seq_setval set_queue_config set_snapshot_patience
-             set_tick_period_ms start status stop ticker ticker_loop ticker_pace tune_storage
+             next_beat next_run_hint pause_queue quote_fqname relay_state relay_to renew_incarnation
+             renew_lineage resume_queue run_maintenance seq_getval seq_setval set_queue_config set_relay
+             set_snapshot_patience set_tick_period_ms start status stop ticker ticker_loop ticker_pace tune_storage
              upgrade_schema')
         ) g (roles, names)
         cross join regexp_split_to_table(g.names, '\s+') n (name)

@@ -43,10 +43,15 @@ select q.queue_name, 'ticker_running',
             when q.queue_external_ticker
             then format('last tick %s ago, due after %s: check the external ticker that feeds '
                         'this queue', t.age, q.queue_ticker_idle_period)
+            when r.queue_name is not null
+            then format('last tick %s ago, due after %s: see that `pgque relay %s` runs. Its slot holds '
+                        '%s of the WAL', t.age, q.queue_ticker_idle_period, q.queue_name,
+                        pg_size_pretty(r.held_bytes))
             else format('last tick %s ago, due after %s: see that pgque.ticker() is called, by '
                         'pgque.start() or by a ticker process', t.age, q.queue_ticker_idle_period)
        end
 from pgque.queue_progress q
+left join pgque.relays() r on r.queue_name = q.queue_name
 cross join lateral (
     select date_trunc('milliseconds', clock_timestamp() - q.tick_time) as age
 ) t;

@@ -38,7 +38,7 @@ NULL_MEANS = {
         note_location.i_deployment""",
     "no limit": "i_min_lag i_min_count i_min_interval i_max_count i_limit i_since i_until i_max_id",
     "no condition": "i_extra_where",
-    "no": "i_convert_normal x_keep_dead_letters",
+    "no": "i_convert_normal x_keep_dead_letters set_relay.i_end",
     "nothing is taken over": "i_dead_interval",
     "the default": "x_param_value",
     "the newest tick": "x_tick_pos",
@@ -56,7 +56,8 @@ NULL_MEANS = {
     "all of them": """
         get_queue_info.i_queue_name get_consumer_info.i_queue_name
         get_consumer_info.i_consumer_name dlq_inspect.i_limit_count
-        unticked_events.i_queue_name consumer_waits.i_queue_name replicas.i_queue""",
+        unticked_events.i_queue_name consumer_waits.i_queue_name replicas.i_queue
+        relays.i_queue""",
     "no consumer that replicates it": "replicated_by.i_queue replicated_by.i_table",
     "a batch with events": "note_stored.i_empty_after",
     "nothing was compared, or found": """
@@ -111,14 +112,14 @@ LENIENT = {
     "unsubscribe", "unregister_consumer", "unregister_subconsumer", "unsubscribe_subconsumer",
     "unsubscribe_slot", "touch_subconsumer", "get_consumer_info", "get_queue_info",
     "get_batch_info", "dlq_inspect", "dlq_purge", "dlq_replay_all", "in_flight", "maint_idem",
-    "maint_rotate_tables_step1", "tune_storage", "replicas", "replicated_by",
+    "maint_rotate_tables_step1", "tune_storage", "replicas", "replicated_by", "relays",
 }  # fmt: skip
 # Asked about many at once, so one that is not there must not spoil the answer about the others.
 SAYS_SO_IN_ITS_ROWS = {"consumer_states"}
 # What is not there is as good as cleaned up.
 REFUSES_NOTHING = {
     *("abort_staging", "get_batch_info", "get_consumer_info", "get_queue_info", "maint_addon"),
-    *("replicas", "replicated_by"),
+    *("replicas", "replicated_by", "relays"),
 }
 BATCH_ARGUMENTS = {"i_batch_id", "x_batch_id"}
 

@@ -24,8 +24,8 @@ has_table_due note_stored set_apart stored_ticks tables_apart
 """
 WRITER = """
 abort_staging cancel_scheduled current_event_table dlq_replay dlq_replay_all dlq_replay_matching
-insert_event insert_event_bulk open_staging publish_staging send send_at send_batch send_idem
-snapshot_tick staging_table
+insert_event insert_event_bulk open_staging publish_staging relays send send_at
+send_batch send_idem snapshot_tick staging_table
 """
 # Trigger functions, and what they call with the rights of whoever changes the row. None of them is
 # security definer, and none does what a writer could not do by himself.
@@ -33,8 +33,9 @@ TRIGGERS = """
 fill_fields
 capture capture_columns capture_gap capture_relations capture_rows capture_settings capture_table
 captured_name note_captured captured_tables change_fragment change_type check_captured
-check_change_key check_trigger describe_change jsontriga key_of_table logutriga read_arguments
-refuse_trigger row_as_text send_change source_columns split_row sqltriga table_columns table_facts
+check_change_key check_trigger describe_change jsontriga key_of_table logutriga publish_table
+read_arguments refuse_trigger relay_gap relayed_tables row_as_text
+send_change source_columns split_row sqltriga table_columns table_facts
 table_shape trigger_expressions types_within uncapture url_encode
 """
 # A trigger function, whose creation needs the right. It runs as the owner, whoever changes the row.
@@ -47,10 +48,10 @@ get_batch_cursor grant_perms insert_event_raw maint maint_addon maint_compact_co
 maint_compact_positions maint_compact_ticks maint_copy_ticks maint_cron_log maint_deliver_delayed
 maint_empty_half maint_event_tables maint_idem maint_loop maint_operations maint_pause
 maint_retry_events maint_rotate_tables_step1 maint_rotate_tables_step2 maint_staging
-maint_tables_to_vacuum next_beat next_run_hint pause_queue quote_fqname renew_incarnation
-renew_lineage resume_queue run_maintenance seq_getval seq_setval set_queue_config
-set_snapshot_patience set_tick_period_ms start status stop ticker ticker_loop ticker_pace
-tune_storage upgrade_schema
+maint_tables_to_vacuum next_beat next_run_hint pause_queue quote_fqname relay_state relay_to
+renew_incarnation renew_lineage resume_queue run_maintenance seq_getval seq_setval
+set_queue_config set_relay set_snapshot_patience set_tick_period_ms start status stop ticker
+ticker_loop ticker_pace tune_storage upgrade_schema
 """
 # For the owner of the schema alone: no role may remove all queues.
 OWNER = "uninstall"

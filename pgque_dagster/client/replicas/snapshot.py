@@ -11,6 +11,8 @@ from psycopg import sql
 from ..connection import connect
 from ..errors import TransactionOutdated, translated
 from ..operation import Call
+from ..relay.relay import Relay
+from ..relay.setup import is_relayed
 from ..rights import Connection
 from ..session import Session
 from .deletes import HARD, Deletes
@@ -168,18 +170,26 @@ def kept_columns(source: SourceTable) -> sql.Composable:
 
 def _tick(url: str, queue: str, reader: psycopg.Connection[Any]) -> int:
     """Makes a tick whose snapshot `reader` already has when the tick is committed."""
-    for _ in range(_TICK_ATTEMPTS):
-        with connect(url) as connection, suppress(psycopg.errors.SerializationFailure):
-            with connection.transaction():
-                connection.execute("set transaction isolation level repeatable read")
-                ((tick_id,),) = connection.execute(
-                    "select pgque.snapshot_tick(%s)", [queue]
-                ).fetchall()
-                if tick_id is None:
-                    continue
-                ((snapshot,),) = connection.execute("select pg_export_snapshot()").fetchall()
-                reader.execute(f"set transaction snapshot '{snapshot}'".encode())
-            return int(tick_id)
+
+    def share(connection: Connection) -> None:
+        ((snapshot,),) = connection.execute("select pg_export_snapshot()").fetchall()
+        reader.execute(f"set transaction snapshot '{snapshot}'".encode())
+
+    with connect(url) as connection:
+        if is_relayed(connection, queue):
+            with Relay.of(url, queue) as relay:
+                return relay.tick(share)
+        for _ in range(_TICK_ATTEMPTS):
+            with suppress(psycopg.errors.SerializationFailure):
+                with connection.transaction():
+                    connection.execute("set transaction isolation level repeatable read")
+                    ((tick_id,),) = connection.execute(
+                        "select pgque.snapshot_tick(%s)", [queue]
+                    ).fetchall()
+                    if tick_id is None:
+                        continue
+                    share(connection)
+                return int(tick_id)
     raise TransactionOutdated(
         f"queue {queue} got no tick in {_TICK_ATTEMPTS} attempts, because other ticks were faster",
         "Verify again.",

@@ -3,7 +3,8 @@
 -- table. Returns how many tables have the triggers. The role needs pgque_writer and the right to create
 -- triggers on the table. With i_append, the table has no key, because rows are only inserted: an update
 -- becomes deletes of all old rows and updates of all new ones. It waits for writers of the table for at
--- most a second, ten times. The insert of no row makes drop_queue() wait for this transaction, and then
+-- most a second, ten times. If a relay captures for the queue, it adds the table to the publication instead.
+-- The insert of no row makes drop_queue() wait for this transaction, and then
 -- see the triggers.
 -- locks: the tables (SHARE ROW EXCLUSIVE). writes: their triggers.
 create or replace function pgque.capture(
@@ -19,14 +20,15 @@ declare
 begin
     execute format('insert into %s (ev_type) select null where false',  -- quoted: by the function
                    pgque.current_event_table(i_queue));
-    perform pgque.current_event_table(i_queue);  -- the queue may have been dropped in the meantime
-    perform pgque.check_captured(i_table, i_append);
+    perform pgque.current_event_table(i_queue), pgque.check_captured(i_table, i_append);  -- it may be dropped now
+    if exists (select from pgque.relays(i_queue)) then
+        return pgque.publish_table(i_table, i_queue, true);
+    end if;
     for v_attempt in 1 .. c_attempts loop
         begin
             perform set_config('lock_timeout', '1s', true);
             v_tables := array[]::regclass[];
-            for v_new in
-                select r as captured, f.*, k.* from pgque.capture_relations(i_table) r
+            for v_new in select r as captured, f.*, k.* from pgque.capture_relations(i_table) r
                 join pg_class c on c.oid = r
                 join (values
                     ('insert', 'after', 'referencing new table as new_table', null),
@@ -36,9 +38,8 @@ begin
                     ('truncate', 'after', '', false),
                     ('truncate', 'before', '', true)
                 ) f (event, firing, transition, of_parts)
-                on f.of_parts is null
-                   or case when f.of_parts then c.relispartition or c.relkind = 'p'
-                           else not c.relispartition end
+                on case f.of_parts when true then c.relispartition or c.relkind = 'p'
+                                   when false then not c.relispartition else true end
                 join (values
                     ('', format('change(%L, %L%s)', i_queue, pgque.capture_table(i_table),
                                 case when i_append then ', ''append''' end)),
@@ -135,6 +136,9 @@ begin
         raise warning 'table % is replicated by consumers of queue "%": %', i_table, i_queue,
                       array_to_string(v_needing, ', ')
             using hint = 'Their runs fail until it is captured again, or not among their tables.';
+    end if;
+    if exists (select from pgque.relays(i_queue)) then
+        return pgque.publish_table(i_table, i_queue, false);
     end if;
     return cardinality(v_tables);
 end;

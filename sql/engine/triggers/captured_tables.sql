@@ -52,6 +52,9 @@ as $$
         limit 1) gap on c.tgenabled not in ('D', 'R')
     where (i_queue is null or c.args[1] = i_queue)
       and not (select r.relispartition from pg_class r where r.oid = c.captured)
+    union all
+    select t.queue_name, pgque.capture_table(t.relation), pgque.key_of_table(t.relation), t.problem
+    from pgque.relayed_tables(i_queue) t
     order by 1, 2;
 $$;
 

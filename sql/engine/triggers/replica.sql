@@ -244,7 +244,7 @@ $$;
 -- What happens to a table that its triggers do not report, as facts of the catalog: its columns by number,
 -- and the transactions that wrote their definitions last; what PostgreSQL reads in a column that a row
 -- lacks; whether partitions have the columns in another order; the key; the relations with their files, which
--- TRUNCATE and VACUUM FULL also replace; the triggers of capture() into this queue; the enums and composite
+-- TRUNCATE and VACUUM FULL also replace; the triggers of capture() into this queue, or the publication; the enums and composite
 -- types in its values. Null if there is no such table.
 create or replace function pgque.table_facts(i_table regclass, i_queue text)
 returns jsonb
@@ -293,10 +293,12 @@ as $$
                    select c.oid from pg_constraint c where c.conrelid = i_table and c.contype = 'p')),
         'files', (select jsonb_object_agg(r::oid, pg_relation_filenode(r))
                   from pgque.capture_relations(i_table) r),
-        'triggers', (select jsonb_object_agg(t.oid, t.xmin::text)
-                     from pgque.capture_relations(i_table) r join pg_trigger t on t.tgrelid = r
-                     where t.tgfoid = 'pgque.capture_change()'::regprocedure
-                       and starts_with(t.tgname, 'pgque_capture_' || left(md5(i_queue), 12))),
+        'triggers', coalesce(
+            (select t.facts from pgque.relayed_tables(i_queue) t where t.relation = i_table),
+            (select jsonb_object_agg(t.oid, t.xmin::text)
+             from pgque.capture_relations(i_table) r join pg_trigger t on t.tgrelid = r
+             where t.tgfoid = 'pgque.capture_change()'::regprocedure
+               and starts_with(t.tgname, 'pgque_capture_' || left(md5(i_queue), 12)))),
         'types', (select jsonb_object_agg(format_type(m.type, null), m.parts) from made m))
     from pg_class where oid = i_table;
 $$;

@@ -1,0 +1,83 @@
+"""Begins and ends the capture of a queue's tables from the WAL."""
+
+import psycopg
+from psycopg import sql
+
+from ..connection import connect
+from ..errors import InvalidArgument, PermissionDenied, translated
+from ..rights import Connection
+
+_HAS_PUBLICATION = "select exists (select from pg_publication where pubname = %s)"
+_NO_SLOT = (
+    "select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = %s"
+)
+
+
+def is_relayed(connection: Connection, queue: str) -> bool:
+    """Returns whether the tables of a queue are captured from the WAL."""
+    return bool(connection.execute("select from pgque.relays(%s)", (queue,)).fetchall())
+
+
+def begin_relay(url: str, queue: str) -> None:
+    """Has the tables of a queue captured from the WAL from now on. It may be repeated.
+
+    Raises:
+        InvalidArgument: if tables are captured by triggers, or the server's WAL has no changes.
+        PermissionDenied: if the role may not create a slot or a publication.
+    """
+    with connect(url) as db, translated():
+        ((level,),) = db.execute("select current_setting('wal_level')").fetchall()
+        if level != "logical":
+            raise InvalidArgument(
+                f"the server's wal_level is {level}, so its WAL does not tell changes",
+                "Run: alter system set wal_level = logical; and restart the server.",
+            )
+        if not is_relayed(db, queue):
+            query = "select table_name from pgque.captured_tables(%s)"
+            if found := [name for (name,) in db.execute(query, (queue,))]:
+                raise InvalidArgument(
+                    f"triggers capture tables into queue {queue}: {', '.join(found)}",
+                    f"End that before: pgque uncapture {found[0]} {queue}",
+                )
+        try:
+            _create(db, queue)
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise PermissionDenied(
+                str(error).strip(),
+                f"It needs: alter role {db.info.user} replication; grant create on database "
+                f"{db.info.dbname} to {db.info.user};",
+            ) from error
+
+
+def _create(db: Connection, queue: str) -> None:
+    ((publication, slot),) = db.execute(
+        "select publication, slot from pgque.set_relay(%s, false)", (queue,)
+    ).fetchall()
+    # A slot cannot read what was written before its publication.
+    if db.execute(_HAS_PUBLICATION, (publication,)).fetchall() == [(False,)]:
+        db.execute(_NO_SLOT, (slot,))
+        more = ", publish_generated_columns = stored" if db.info.server_version >= 180000 else ""
+        create = sql.SQL(
+            "create publication {} with (publish = 'insert, update, delete, truncate'{})"
+        )
+        db.execute(create.format(sql.Identifier(publication), sql.SQL(more)))
+    query = "select lsn is null from pgque.relays(%s)"
+    if db.execute(query, (queue,)).fetchall() == [(True,)]:
+        db.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
+
+
+def end_relay(url: str, queue: str) -> None:
+    """Ends that, and drops the slot and the publication. Tables are no longer captured.
+
+    Raises:
+        InvalidArgument: if the tables are not captured from the WAL.
+    """
+    with connect(url) as db, translated():
+        query = "select publication, slot from pgque.relays(%s)"
+        found = db.execute(query, (queue,)).fetchall()
+        if not found:
+            raise InvalidArgument(f"the tables of queue {queue} are not captured from the WAL")
+        ((publication, slot),) = found
+        db.execute(sql.SQL("drop publication if exists {}").format(sql.Identifier(publication)))
+        db.execute(_NO_SLOT, (slot,))
+        db.execute("select pgque.set_relay(%s, true)", (queue,))

@@ -1,0 +1,112 @@
+"""The changes of a replication slot, as the server streams them."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from select import select
+from struct import Struct
+from time import monotonic, sleep
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+from psycopg.pq import ExecStatus
+
+from ..connection import connect
+from ..errors import ConnectionFailed, translated
+from ..rights import Connection
+
+_SETTINGS = "select pgque.capture_settings()"
+_START = sql.SQL("START_REPLICATION SLOT {} LOGICAL {} (proto_version '1', publication_names {})")
+_DATA, _ALIVE = Struct(">cqqq"), Struct(">cqqB")
+_STATUS = Struct(">cqqqqB")
+_BEGIN, _COMMIT = Struct(">cq"), Struct(">cBqq")
+_PAUSE = 0.005
+# A session that was killed may still use the slot.
+_IN_USE_SECONDS = 15
+
+
+class Stream:
+    """The messages of a slot about the transactions whose commit begins at a position or later.
+
+    Args:
+        connection: a connection that streams.
+        position: the position.
+    """
+
+    def __init__(self, connection: Connection, position: int) -> None:
+        self._server = connection.pgconn
+        self._confirmed, self._held = position, b""
+
+    @staticmethod
+    @contextmanager
+    def of(url: str, publication: str, slot: str, position: int) -> Iterator["Stream"]:
+        """Opens a stream, once no other session uses the slot."""
+        streaming = make_conninfo(url, replication="database")
+        with closing(connect(streaming)) as connection, translated():
+            for (setting,) in connection.execute(_SETTINGS).fetchall():
+                connection.execute(setting.encode())
+            start = _START.format(sql.Identifier(slot), sql.SQL(lsn(position)), publication)
+            ends = monotonic() + _IN_USE_SECONDS
+            while True:
+                result = connection.pgconn.exec_(start.as_bytes(connection))
+                if result.status == ExecStatus.COPY_BOTH:
+                    break
+                error = psycopg.errors.error_from_result(result)
+                if not isinstance(error, psycopg.errors.ObjectInUse) or monotonic() > ends:
+                    raise error
+                sleep(_PAUSE)
+            yield Stream(connection, position)
+
+    def until(self, position: int) -> Iterator[bytes]:
+        """Yields the messages of the transactions whose commit begins before a position."""
+        while True:
+            message, self._held = self._held or self._next(), b""
+            if message[:1] == b"k":
+                if _ALIVE.unpack(message)[1] >= position:
+                    return
+                sleep(_PAUSE)
+                self._report(asks=True)
+            elif message[:1] == b"B" and _BEGIN.unpack_from(message)[1] >= position:
+                self._held = message
+                return
+            else:
+                yield message
+                if message[:1] == b"C" and _COMMIT.unpack_from(message)[3] >= position:
+                    return
+
+    def confirm(self, position: int) -> None:
+        """Lets the server forget what is before a position."""
+        self._confirmed = position
+        self._report(asks=False)
+
+    def _next(self) -> bytes:
+        """Returns the next message of the plugin, or the answer how far the server is."""
+        asked = False
+        while True:
+            size, data = self._server.get_copy_data(1)
+            if size > 0:
+                message = bytes(data)
+                if message[:1] == b"w":
+                    return message[_DATA.size :]
+                if asked:
+                    return message
+                if message[-1]:
+                    self._report(asks=False)
+            elif size < 0:
+                raise ConnectionFailed("the server ended the stream of changes")
+            else:
+                if not asked:
+                    asked = True
+                    self._report(asks=True)
+                select([self._server.socket], [], [])
+                self._server.consume_input()
+
+    def _report(self, *, asks: bool) -> None:
+        status = _STATUS.pack(b"r", *[self._confirmed] * 3, 0, asks)
+        self._server.put_copy_data(status)
+        self._server.flush()
+
+
+def lsn(position: int) -> str:
+    """Returns a position in the WAL as PostgreSQL prints it."""
+    return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"

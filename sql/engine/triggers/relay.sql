@@ -1,0 +1,169 @@
+-- Capture from the WAL (docs/replicas.md). A relay inserts the changes that a publication contains, each
+-- with the id of the transaction that made it, so that for readers it is as if that transaction had sent
+-- it. Only relays tick such a queue, after they have inserted all that the tick's snapshot sees.
+
+-- Returns why the WAL does not have all changes of a table; null if it has.
+create or replace function pgque.relay_gap(i_table regclass)
+returns text
+language sql stable set search_path = pgque, pg_catalog, pg_temp
+as $$
+    select coalesce(min(case
+        when c.relreplident not in ('d', 'f') then format('needs alter table %s replica identity default', r)
+        when not exists (select from pg_index i where i.indrelid = r and i.indisprimary and i.indimmediate)
+            then 'needs a primary key that is not deferrable, to be captured from the WAL'
+        when current_setting('server_version_num')::integer < 180000
+             and exists (select from pg_attribute a where a.attrelid = r and a.attgenerated = 's')
+            then 'has generated columns, which the WAL has from PostgreSQL 18 on' end),
+        pgque.capture_gap(i_table))
+    from pgque.capture_relations(i_table) r join pg_class c on c.oid = r;
+$$;
+
+-- Where relays stand, of one queue or of all: the slot and what it holds, the position in the WAL, and why
+-- changes are missing; null if none are.
+create or replace function pgque.relays(
+    i_queue text default null,
+    out queue_name text, out publication text, out slot text, out lsn pg_lsn, out held_bytes bigint,
+    out problem text)
+returns setof record
+language sql stable security definer set search_path = pgque, pg_catalog, pg_temp
+as $$
+    select q.queue_name, format('pgque_%s', q.queue_id), r.slot, coalesce(r.lsn, s.confirmed_flush_lsn),
+           (pg_current_wal_lsn() - s.restart_lsn)::bigint,
+           'replication slot ' || r.slot || case
+               when s.slot_name is null then ' is gone'
+               when s.wal_status = 'lost' then ' is lost, because it held too much of the WAL'
+               when s.plugin <> 'pgoutput' or s.database <> current_database() or s.confirmed_flush_lsn > r.lsn
+                   then ' was used or made by somebody else' end
+    from pgque.relay r
+    join pgque.queue q on q.queue_id = r.queue_id
+    left join pg_replication_slots s on s.slot_name = r.slot
+    where i_queue is null or q.queue_name = i_queue;
+$$;
+
+-- The tables that are captured from the WAL into a queue, or into all, and what is wrong with each.
+create or replace function pgque.relayed_tables(
+    i_queue text default null,
+    out queue_name text, out relation regclass, out facts jsonb, out problem text)
+returns setof record
+language sql stable set search_path = pgque, pg_catalog, pg_temp
+as $$
+    select r.queue_name, l.prrelid::regclass, jsonb_build_object(l.oid, l.xmin::text), coalesce(r.problem, case
+        when not (p.pubinsert and p.pubupdate and p.pubdelete and p.pubtruncate) or p.pubviaroot
+             or to_jsonb(p) ->> 'pubgencols' <> 's' or to_jsonb(l) ->> 'prqual' is not null
+             or to_jsonb(l) ->> 'prattrs' is not null
+        then format('publication %s leaves changes out', p.pubname) end, 'it ' || pgque.relay_gap(l.prrelid))
+    from pgque.relays(i_queue) r
+    join pg_publication p on p.pubname = r.publication
+    join pg_publication_rel l on l.prpubid = p.oid;
+$$;
+
+-- Adds a table to the publication of a relay, or takes it out. Its lock waits for the table's writers: of
+-- each transaction, all changes are published or none.
+-- locks: the table (SHARE ROW EXCLUSIVE), for at most a second of waiting. writes: the publication.
+create or replace function pgque.publish_table(i_table regclass, i_queue text, i_publish boolean)
+returns integer
+language plpgsql set search_path = pgque, pg_catalog, pg_temp set lock_timeout = '1s' as $$
+declare
+    v_is     constant boolean := exists (select from pgque.relayed_tables(i_queue) t
+                                         where t.relation = i_table);
+    v_relay  record;
+begin
+    perform pgque.current_event_table(i_queue);
+    select r.publication, coalesce(r.problem, 'it ' || pgque.relay_gap(i_table)) as why into v_relay
+    from pgque.relays(i_queue) r
+    where i_table is not null and i_publish is not null;
+    if not found then
+        raise exception 'queue "%" has no relay, or no table was named', i_queue
+            using errcode = 'PQ005', hint = 'Call pgque.capture or pgque.uncapture.';
+    elsif i_publish and v_relay.why is not null then
+        raise exception 'table % cannot be captured from the WAL: %', i_table, v_relay.why
+            using errcode = 'PQ005', hint = 'docs/replicas.md lists what can be captured.';
+    elsif v_is <> i_publish then
+        execute format('lock table %s in share row exclusive mode', i_table);  -- quoted: regclass
+        execute format('alter publication %I %s table %s', v_relay.publication,  -- quoted: regclass
+                       case when i_publish then 'add' else 'drop' end, i_table);
+    end if;
+    return (i_publish or v_is)::integer;
+end;
+$$;
+
+-- Has the tables of a queue captured from the WAL, once the publication and the slot exist that it names.
+-- Without a row in tick_state, no ticker ticks the queue. With i_end, it ends that.
+-- locks: none. writes: relay, tick_state, the catalog.
+create or replace function pgque.set_relay(
+    i_queue text, i_end boolean, out publication text, out slot text)
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
+declare
+    v_queue pgque.queue := pgque.find_queue(i_queue);
+begin
+    if i_end then
+        delete from pgque.relay r where r.queue_id = v_queue.queue_id;
+        insert into pgque.tick_state values (v_queue.queue_id) on conflict do nothing;
+        return;
+    end if;
+    insert into pgque.relay as r
+    select v_queue.queue_id, format('pgque_%s_%s', d.oid, v_queue.queue_id)
+    from pg_database d where d.datname = current_database()
+    on conflict do nothing;
+    delete from pgque.tick_state t where t.queue_id = v_queue.queue_id;
+    for v_nr in 0..v_queue.queue_ntables - 1 loop
+        execute format('grant insert on %s_%s to pgque_admin', v_queue.queue_data_pfx, v_nr);  -- quoted: numbers
+    end loop;
+    select r.publication, r.slot into publication, slot from pgque.relays(i_queue) r;
+end;
+$$;
+
+-- What a relay has to know in a transaction whose snapshot a tick may have: all that it sees is before wal.
+create or replace function pgque.relay_state(
+    i_queue text,
+    out lsn bigint, out wal bigint, out flushed bigint, out next_id bigint, out snapshot text,
+    out is_due boolean, out event_table text)
+returns setof record
+language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp as $$
+begin
+    perform pgque.find_queue(i_queue);
+    return query
+    select (r.lsn - '0/0')::bigint, (pg_current_wal_insert_lsn() - '0/0')::bigint,
+           (pg_current_wal_flush_lsn() - '0/0')::bigint, pg_snapshot_xmax(s)::text::bigint, s::text,
+           exists (select from pgque.tick_due d where d.queue_name = i_queue),
+           pgque.current_event_table(i_queue)
+    from pgque.relays(i_queue) r, pg_current_snapshot() s;
+end;
+$$;
+
+-- Records that a relay has inserted what is before a position in the WAL. If a tick is due or i_tick is
+-- true, it makes one with the snapshot of this transaction; none if i_tick is null. Returns the tick. It
+-- leaves some events behind if it has new ones: whoever sent them may not have ended.
+-- locks: the row of relay. writes: relay, tick, tick_request; notifies.
+create or replace function pgque.relay_to(i_queue text, i_lsn pg_lsn, i_tick boolean)
+returns bigint
+language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
+declare
+    v_queue  pgque.queue := pgque.find_queue(i_queue);
+    v_tick   bigint;
+begin
+    if i_lsn is null then
+        perform pgque.refuse_value('queue "%s" was moved to nowhere', i_queue, 'Pass a position.');
+    end if;
+    update pgque.relay set lsn = i_lsn where queue_id = v_queue.queue_id;
+    if i_tick is null then
+        return null;
+    elsif i_tick then
+        perform pgque.force_next_tick(i_queue);
+    end if;
+    perform pgque.check_tick_half();
+    perform pgque.check_adopted(), pgque.follow_timeline() where not pgque.is_timeline_followed();
+    insert into pgque.tick_log (
+        tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq, half, left_some)
+    select d.queue_id, d.last_tick_id + 1, clock_timestamp(), pgque.tick_snapshot(), d.last_event_id,
+           (select l.half from pgque.log l where l.log_name = 'tick'), d.has_new
+    from pgque.tick_due d
+    where d.queue_id = v_queue.queue_id
+    returning tick_id into v_tick;
+    if found then
+        delete from pgque.tick_request r where r.queue_id = v_queue.queue_id;
+        perform pg_notify('pgque_' || i_queue, v_tick::text);
+    end if;
+    return v_tick;
+end;
+$$;

@@ -1,0 +1,268 @@
+"""A relay moves each change once, and a tick has all that its snapshot sees."""
+
+import threading
+from itertools import count
+
+import pytest
+
+from pgque_dagster.client import Client, InvalidArgument
+from pgque_dagster.client.relay.relay import Relay
+from pgque_dagster.client.relay.setup import begin_relay, end_relay, is_relayed
+from pgque_dagster.client.relay.stream import Stream
+from pgque_dagster.client.replicas.snapshot import Snapshot
+from tests.client.relay.conftest import QUEUE, TRIGGERS, Source
+from tests.conftest import new_server
+from tests.support.queues.sql import connect, refused, rows, value
+
+LONG = "repeat(md5(random()::text), 200)"
+
+
+@pytest.fixture
+def table(source: Source) -> Source:
+    source.db.execute("create table t (id int primary key, n int, long text)")
+    source.db.execute("alter table t alter long set storage external")
+    source.capture("t")
+    return source
+
+
+def test_a_tick_has_what_its_snapshot_sees_and_nothing_else(table: Source) -> None:
+    with connect(table.url) as other, table.relay() as relay:
+        other.execute("begin; insert into t values (1)")
+        table.db.execute("set synchronous_commit = off; insert into t values (2)")
+        first = relay.tick()
+        assert table.at(first) == ['{"id":2,"n":null,"long":null}']
+        other.execute("commit")
+        assert table.at(first) == table.at(first)
+        assert len(table.at(relay.tick())) == 2
+
+
+def test_a_committed_transaction_that_no_snapshot_sees_comes_with_the_next_tick(
+    table: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.db.execute(f"insert into t values (1, 0, {LONG})")
+    calls, until = count(1), Stream.until
+
+    def later(self: Stream, position: int) -> object:
+        # It commits after the snapshot of the tick, before the position is reached.
+        if next(calls) == 2:
+            table.db.execute("update t set id = 2")
+            position = value(table.db, "select (pg_current_wal_insert_lsn() - '0/0')::bigint")
+        return until(self, position)
+
+    with table.relay() as relay:
+        relay.tick()
+        monkeypatch.setattr(Stream, "until", later)
+        first = relay.tick()
+        assert len(table.at(first)) == 1
+        second = relay.tick()
+    found = value(table.db, "select row_to_json(t)::text from t")
+    assert table.at(second)[2:] == [found]
+
+
+def test_a_table_that_was_truncated_since_is_copied_where_long_values_lack(
+    table: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.db.execute(f"insert into t values (1, 0, {LONG})")
+    until = Stream.until
+
+    def later(self: Stream, position: int) -> object:
+        # The snapshot sees the update, but no longer the row.
+        table.db.execute("truncate t")
+        return until(self, position)
+
+    with table.relay() as relay:
+        relay.tick()
+        table.db.execute("update t set n = 1")
+        monkeypatch.setattr(Stream, "until", later)
+        relay.move()
+    assert [kind for _, kind, _ in table.events()] == ["insert", "update", "copy"]
+
+
+def test_long_values_that_did_not_change_are_completed(table: Source) -> None:
+    table.db.execute(f"insert into t values (1, 0, {LONG}), (2, 0, {LONG}), (3, 0, {LONG})")
+    table.db.execute("update t set n = 1")
+    table.db.execute("update t set id = 9 where id = 2")
+    table.db.execute(f"update t set long = {LONG} where id = 3")
+    table.db.execute("update t set n = 2 where id = 3")
+    table.tick()
+    found = {data.split(",")[0]: data for _, kind, data in table.events() if kind == "update"}
+    wanted = rows(table.db, "select '{\"id\":' || id, row_to_json(t)::text from t")
+    assert {key: found[key] for key, _ in wanted} == dict(wanted)
+
+
+def test_a_table_that_was_altered_since_is_copied_where_long_values_lack(table: Source) -> None:
+    table.db.execute(f"insert into t values (1, 0, {LONG})")
+    table.db.execute("update t set n = 1")
+    table.db.execute("alter table t rename long to longer")
+    table.tick()
+    assert [kind for _, kind, _ in table.events()] == ["insert", "update", "copy"]
+
+
+def test_what_was_not_confirmed_is_not_moved_again(
+    table: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def confirm(self: Stream, position: int) -> None:
+        raise KeyboardInterrupt
+
+    table.db.execute("insert into t values (1)")
+    with monkeypatch.context() as patch:
+        patch.setattr(Stream, "confirm", confirm)
+        with pytest.raises(KeyboardInterrupt):
+            table.tick()
+    # The server streams it again, because it goes on where the slot is.
+    table.db.execute("insert into t values (2)")
+    slot = "select confirmed_flush_lsn < (select lsn from pgque.relay) from pg_replication_slots"
+    assert value(table.db, slot + " where database = current_database()")
+    table.tick()
+    assert [data for *_, data in table.events()] == [
+        '{"id":1,"n":null,"long":null}',
+        '{"id":2,"n":null,"long":null}',
+    ]
+
+
+def test_a_transaction_that_fails_is_moved_later(
+    table: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.db.execute("insert into t select generate_series(1, 12000)")
+
+    def fails(connection: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), table.relay() as relay:
+        relay.move(within=fails)
+    assert not table.events()
+    with table.relay() as relay:
+        found = relay.move()
+        assert (found.events, found.is_complete) == (12000, True)
+    assert len(table.events()) == 12000
+
+
+def test_many_changes_are_moved_in_several_transactions_before_a_tick(
+    table: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgque_dagster.client.relay.relay._CHANGES", 2)
+    for number in range(5):
+        table.db.execute(f"insert into t values ({number})".encode())
+    with table.relay() as relay:
+        moved = relay.move()
+        assert (moved.events, moved.tick_id, moved.is_complete) == (2, None, False)
+        assert len(table.at(relay.tick())) == 5
+
+
+def test_only_relays_tick_and_others_take_turns(table: Source) -> None:
+    table.db.execute("insert into t values (1)")
+    rows(table.db, "select pgque.force_next_tick(%s)", QUEUE)
+    assert value(table.db, "select pgque.ticker(%s)", QUEUE) is None
+    with table.relay() as relay:
+        assert relay.move().tick_id == 2
+        assert not relay.is_wanted()
+        made: list[int] = []
+
+        def compare() -> None:
+            with Snapshot.of_tick(table.url, QUEUE) as (tick_id, snapshot):
+                with snapshot.connected(table.url) as db:
+                    ((found,),) = db.execute("select count(*) from public.t").fetchall()
+                made.extend((tick_id, found, len(table.at(tick_id))))
+
+        thread = threading.Thread(target=compare)
+        thread.start()
+        while not relay.is_wanted():
+            pass
+        table.db.execute("insert into t values (2)")
+    thread.join()
+    assert made == [3, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        ("alter table t replica identity nothing", "replica identity default"),
+        ("alter table t drop constraint t_pkey, add primary key (id) deferrable", "not deferrable"),
+        ("alter publication pgque_1 set (publish = 'insert')", "publication pgque_1"),
+        ("alter publication pgque_1 set table t where (id > 1)", "publication pgque_1"),
+        ("select pg_drop_replication_slot(slot) from pgque.relay", "is gone"),
+        ("select pg_replication_slot_advance(slot, pg_current_wal_lsn()) from pgque.relay", "else"),
+    ],
+)
+def test_a_table_whose_changes_are_not_all_there_has_a_problem(
+    table: Source, statement: str, why: str
+) -> None:
+    problem = "select problem from pgque.captured_tables('wal')"
+    table.tick()
+    assert value(table.db, problem) is None
+    table.db.execute("insert into t values (1)")
+    table.db.execute(statement.encode())
+    assert why in value(table.db, problem)
+    if "slot" in statement:
+        with pytest.raises(InvalidArgument, match=r"pgque relay wal --drop"):
+            table.tick()
+
+
+def test_tables_that_the_wal_does_not_tell_are_refused(source: Source) -> None:
+    source.db.execute("create table d (id int primary key deferrable)")
+    with refused("PQ005", "not deferrable"):
+        source.capture("d")
+    source.db.execute("create table i (id int not null unique)")
+    source.db.execute("alter table i replica identity using index i_id_key")
+    with refused("PQ005", "replica identity default"):
+        source.capture("i")
+
+
+def test_what_makes_a_capture_count_changes_with_the_publication(table: Source) -> None:
+    facts = "select pgque.table_facts('t', 'wal') -> 'triggers'"
+    before = value(table.db, facts)
+    table.capture("t")
+    assert value(table.db, facts) == before
+    assert value(table.db, "select pgque.uncapture('t', 'wal')") == 1
+    assert value(table.db, "select pgque.uncapture('t', 'wal')") == 0
+    table.capture("t")
+    assert value(table.db, facts) != before
+
+
+def test_the_end_of_a_relay_leaves_nothing(table: Source) -> None:
+    end_relay(table.url, QUEUE)
+    assert not rows(table.db, "select from pg_publication")
+    slots = "select from pg_replication_slots where database = current_database()"
+    assert not rows(table.db, slots)
+    assert not rows(table.db, "select from pgque.captured_tables()")
+    assert not is_relayed(table.db, QUEUE)
+    with pytest.raises(InvalidArgument, match="not captured from the WAL"):
+        end_relay(table.url, QUEUE)
+    with Client(table.url) as client:
+        client.force_next_tick(QUEUE)
+        assert client.ticker() >= 1
+        client.drop_queue(QUEUE, force=True)
+
+
+def test_health_says_what_a_relay_that_does_not_run_holds(table: Source) -> None:
+    query = "select detail from pgque.queue_health() where (queue_name, check_name) = (%s, %s)"
+    assert value(table.db, query, QUEUE, "ticker_running").startswith("last tick")
+    age = "update pgque.tick_log set tick_time = tick_time - interval '1 hour'"
+    table.db.execute(age)
+    assert "`pgque relay wal`" in value(table.db, query, QUEUE, "ticker_running")
+    assert "pgque.ticker()" in value(table.db, query, TRIGGERS, "ticker_running")
+
+
+def test_a_queue_with_a_relay_or_with_triggers_is_refused(table: Source) -> None:
+    with Client(table.url) as client, pytest.raises(Exception, match="relay"):
+        client.drop_queue(QUEUE, force=True)
+    table.db.execute("create table b (id int primary key)")
+    rows(table.db, "select pgque.capture('b', %s)", TRIGGERS)
+    with pytest.raises(InvalidArgument, match=r"public.b.*pgque uncapture"):
+        begin_relay(table.url, TRIGGERS)
+
+
+def test_a_server_without_logical_decoding_is_refused() -> None:
+    with (
+        new_server(wal_level="replica") as server,
+        pytest.raises(InvalidArgument, match="wal_level"),
+    ):
+        begin_relay(server.url, QUEUE)
+
+
+def test_the_relay_of_a_queue_that_has_none_is_refused(source: Source) -> None:
+    with (
+        pytest.raises(InvalidArgument, match="not captured from the WAL"),
+        Relay.of(source.url, TRIGGERS),
+    ):
+        pass
