@@ -6,7 +6,7 @@ import dagster as dg
 
 from ..client import PgqueError
 from ..client.registrations import enter_deployment
-from ..client.replicas.capture import capture_new, uncapture_left
+from ..client.replicas.capture import capture_new, check_way, uncapture_left
 from ..client.replicas.spec import TableSpec
 from ..client.replicas.standing import request_first_copies
 from ..client.replicas.status import name_replicas
@@ -27,6 +27,7 @@ def capture_sensor(
     target: Target,
     status: dg.DefaultSensorStatus,
     replicas: dg.AssetsDefinition,
+    way: str,
 ) -> dg.SensorDefinition:
     """Returns the sensor that captures the tables.
 
@@ -38,6 +39,7 @@ def capture_sensor(
         target: where the replicas are.
         status: whether the sensor is on from the start.
         replicas: their assets, which own the consumer.
+        way: how changes are captured, `triggers` or `wal`.
     """
     names = ", ".join(table.source for table in tables)
 
@@ -52,6 +54,7 @@ def capture_sensor(
         try:
             with pgque.client() as client:
                 ensure_queue(client, queue, {})
+                check_way(client, queue, way)
                 # Before the first event, which the consumer would otherwise miss.
                 ensure_consumer(client, queue, name)
                 # So that a copy of the project captures no tables for replicas of another project.

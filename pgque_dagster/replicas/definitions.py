@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Literal
 
 import dagster as dg
 
@@ -49,6 +50,7 @@ def build_table_replicas(
     names: Sequence[str | TableSpec] = (),
     queue: str | None = None,
     queue_assets: bool = True,
+    capture: Literal["triggers", "wal"] = "triggers",
 ) -> dg.Definitions:
     """Builds replicas of tables: their assets, sensors, checks and lineage.
 
@@ -89,6 +91,8 @@ def build_table_replicas(
             has its own position, and no table gets a second set of triggers.
         queue_assets: whether the queue's assets, and the checks on them except the one on the lag,
             are defined here; False if `build_queue_assets` or a QueueComponent defines them.
+        capture: how changes get into the queue: by triggers on the tables, or from the WAL by
+            `pgque relay`.
 
     Returns:
         The definitions. They need the resources of the database and `pyspark`. Their
@@ -179,7 +183,7 @@ def build_table_replicas(
         assets=[*sources, *(of_queue if queue_assets else ()), replicas],
         asset_checks=[*verifying, *watched],
         sensors=[
-            capture_sensor(of, name, queue, specs, target, status, replicas),
+            capture_sensor(of, name, queue, specs, target, status, replicas, capture),
             _batch_sensor(f"{prefix}_sensor", replicas, max_age, max_lag, status),
             verify_sensor(of, name, queue, specs, target, verify.name, longest, status),
             *([watching] if evaluations or owns_queue else ()),

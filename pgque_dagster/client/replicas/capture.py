@@ -9,11 +9,13 @@ from ..operation import Call, Row, Steps, first, nothing
 from ..producing import send_call
 from ..queues import check_queue
 from ..session import Session
+from .deletes import SOFT, Deletes
 from .source import SourceTable
 from .spec import TableSpec
 
 # The type of an event that requests another copy of a table.
 COPY = "copy"
+_IS_RELAYED = "select exists (select from pgque.relays(%s))"
 # How its payload begins if only one consumer has to copy it.
 REQUEST = '{"consumer":'
 
@@ -98,6 +100,36 @@ def capture_by_name(session: Session, queue: str, table: str, *, append: bool) -
             str(error.args[0]),
             f"Let the table's owner run: {capture_call(table, queue, append=append)}",
         ) from error
+
+
+def check_deletes(session: Session, queue: str, deletes: Deletes) -> None:
+    """Refuses to keep rows whose last values are not in the queue.
+
+    Raises:
+        InvalidArgument: if deleted rows stay, and the changes come from the WAL.
+    """
+    if deletes == SOFT and session.run(Call(_IS_RELAYED, (queue,), first)):
+        raise InvalidArgument(
+            f"deletes is soft, and the changes in queue {queue} come from the WAL, which has only "
+            "the keys of deleted rows",
+            "Set deletes to hard or history.",
+        )
+
+
+def check_way(session: Session, queue: str, way: str) -> None:
+    """Checks that tables are captured into a queue in the way that is wanted, triggers or wal.
+
+    Raises:
+        InvalidArgument: if they are not, because a relay was begun or was not.
+    """
+    is_relayed = session.run(Call(_IS_RELAYED, (queue,), first))
+    if is_relayed != (way == "wal"):
+        raise InvalidArgument(
+            f"capture is {way}, and queue {queue} has {'a' if is_relayed else 'no'} relay",
+            f"Set capture to wal, or end the relay: pgque relay {queue} --drop"
+            if is_relayed
+            else f"Start one, as a service: pgque relay {queue}",
+        )
 
 
 def capture_call(table: str, queue: str, *, append: bool) -> str:

@@ -17,7 +17,7 @@ from ...client.errors import PgqueError, passes
 from ...client.models import Slice
 from ...client.plans import is_after, of_table, where
 from ...client.replicas.batch_tables import BatchTables
-from ...client.replicas.capture import COPY
+from ...client.replicas.capture import COPY, check_deletes
 from ...client.replicas.deletes import HARD
 from ...client.replicas.events import TRUNCATE, after_truncate
 from ...client.replicas.events import kinds as kinds_of
@@ -62,6 +62,7 @@ def replicate(
             the cause.
     """
     claim = acked(batch.claim)
+    check_deletes(claim.session, claim.queue, target.deletes)
     follows = {"nulls"} if target.deletes == HARD else {"nulls", "drops"}
     tables = BatchTables(claim, specs, log, follows)
     yield from _Apply(batch, claim, tables, target, log).run()

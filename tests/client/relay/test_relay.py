@@ -9,6 +9,7 @@ from pgque_dagster.client import Client, InvalidArgument
 from pgque_dagster.client.relay.relay import Relay
 from pgque_dagster.client.relay.setup import begin_relay, end_relay, is_relayed
 from pgque_dagster.client.relay.stream import Stream
+from pgque_dagster.client.replicas.capture import check_deletes, check_way
 from pgque_dagster.client.replicas.snapshot import Snapshot
 from tests.client.relay.conftest import QUEUE, TRIGGERS, Source
 from tests.conftest import new_server
@@ -232,6 +233,24 @@ def test_the_end_of_a_relay_leaves_nothing(table: Source) -> None:
         client.force_next_tick(QUEUE)
         assert client.ticker() >= 1
         client.drop_queue(QUEUE, force=True)
+
+
+def test_rows_whose_last_values_are_not_there_are_not_kept(source: Source) -> None:
+    with Client(source.url) as client:
+        with pytest.raises(InvalidArgument, match="only the keys of deleted rows"):
+            check_deletes(client, QUEUE, "soft")
+        check_deletes(client, QUEUE, "history")
+        check_deletes(client, TRIGGERS, "soft")
+
+
+def test_a_queue_is_captured_in_the_way_that_is_wanted(source: Source) -> None:
+    with Client(source.url) as client:
+        check_way(client, QUEUE, "wal")
+        check_way(client, TRIGGERS, "triggers")
+        with pytest.raises(InvalidArgument, match="pgque relay triggers"):
+            check_way(client, TRIGGERS, "wal")
+        with pytest.raises(InvalidArgument, match="pgque relay wal --drop"):
+            check_way(client, QUEUE, "triggers")
 
 
 def test_health_says_what_a_relay_that_does_not_run_holds(table: Source) -> None:

@@ -26,6 +26,7 @@ from ...plans import is_after, of_table, where
 from ...read_batch import ReadBatch
 from ...rights import Connection
 from ..batch_tables import BatchTables
+from ..capture import check_deletes
 from ..deletes import HARD
 from ..events import TRUNCATE
 from ..outcome import Apart, Copied, Replicated, acked, remember, remember_stored, stored_ticks
@@ -68,6 +69,7 @@ def replicate(
     """
     batch = acked(claim)
     fills = {"values"} if target.deletes == HARD else set()
+    check_deletes(batch.session, batch.queue, target.deletes)
     tables = BatchTables(batch, specs, log, {"nulls", "drops", *fills})
     span = Span.of(batch.session, batch.queue, batch.lease)
     stored = stored_ticks(batch.session, batch.queue, batch.consumer)
