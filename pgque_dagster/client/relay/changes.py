@@ -88,7 +88,7 @@ class Changes:
 
     Args:
         find: finds the relation of a message about one: its oid and its columns.
-        relations: those that were found, by oid, because the stream tells each only once.
+        columns: those of relations, by oid, because the stream tells them only if they change.
         next_id: a transaction id that is recent, with its epoch.
 
     Attributes:
@@ -101,11 +101,11 @@ class Changes:
     def __init__(
         self,
         find: Callable[[int, Sequence[Column]], Relation],
-        relations: dict[int, Relation],
+        columns: dict[int, Sequence[Column]],
         next_id: int,
     ) -> None:
-        self._find, self._relations = find, relations
-        self._next_id = next_id
+        self._find, self._columns, self._next_id = find, columns, next_id
+        self._relations: dict[int, Relation] = {}
         self._head, self._transaction = "", 0
         self.rows: list[str] = []
         self.lacking: list[Lacking] = []
@@ -132,7 +132,8 @@ class Changes:
             self.end = _COMMIT.unpack_from(message, 1)[2]
         elif kind == ord("R"):
             (oid,) = _RELATION.unpack_from(message, 1)
-            self._relations[oid] = self._find(oid, _columns(message))
+            self._columns[oid] = _columns(message)
+            self._relations.pop(oid, None)
 
     def empty(self) -> None:
         """Forgets what was collected."""
@@ -191,7 +192,10 @@ class Changes:
             self._add("copy" if relation.is_partition else "truncate", relation, "{}")
 
     def _relation(self, message: bytes, at: int) -> Relation:
-        return self._relations[_RELATION.unpack_from(message, at)[0]]
+        (oid,) = _RELATION.unpack_from(message, at)
+        if oid not in self._relations:
+            self._relations[oid] = self._find(oid, self._columns[oid])
+        return self._relations[oid]
 
 
 def _columns(message: bytes) -> tuple[Column, ...]:

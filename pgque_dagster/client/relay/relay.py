@@ -119,7 +119,7 @@ class Relay:
     ) -> None:
         self._url, self._queue = url, queue
         self._writer, self._helper, self._stream = writer, helper, stream
-        self._relations: dict[int, Relation] = {}
+        self._columns: dict[int, Sequence[Column]] = {}
 
     @staticmethod
     @contextmanager
@@ -185,7 +185,7 @@ class Relay:
 
     def _insert(self, state: _State, limit: int | None) -> tuple[Changes, bool]:
         """Inserts what the slot has. Returns it without rows, and whether that is all."""
-        changes = Changes(self._find, self._relations, state.next_id)
+        changes = Changes(self._find, self._columns, state.next_id)
         for message in self._stream.until(state.wal):
             changes.take(message)
             if len(changes.rows) >= _ROWS or changes.size >= _BYTES:

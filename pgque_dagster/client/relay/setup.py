@@ -8,9 +8,10 @@ from ..errors import InvalidArgument, PermissionDenied, translated
 from ..rights import Connection
 
 _HAS_PUBLICATION = "select exists (select from pg_publication where pubname = %s)"
-_NO_SLOT = (
-    "select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = %s"
-)
+_NO_SLOT = """
+select pg_drop_replication_slot(slot_name) from pg_replication_slots
+where slot_name = %s and database = current_database()
+"""
 
 
 def is_relayed(connection: Connection, queue: str) -> bool:

@@ -76,6 +76,22 @@ def test_changes_of_partitions_and_truncates_are_those_of_the_table(source: Sour
     assert sorted(found[3:]) == [("copy", "public.p"), ("truncate", "public.t")]
 
 
+def test_changes_of_partitions_have_the_name_that_the_table_has_now(source: Source) -> None:
+    source.db.execute(
+        "create table p (id int primary key) partition by range (id);"
+        "create table p1 partition of p for values from (0) to (10)"
+    )
+    source.capture("p")
+    with source.relay() as relay:
+        source.db.execute("insert into p values (1)")
+        relay.tick()
+        source.db.execute("alter table p rename to q")
+        source.db.execute("insert into q values (2)")
+        relay.tick()
+    query = "select ev_extra1 from pgque.event_1 order by ev_id"
+    assert rows(source.db, query) == [("public.p",), ("public.q",)]
+
+
 def test_changes_without_triggers_and_of_nested_transactions_are_there(source: Source) -> None:
     source.db.execute("create table t (id int primary key)")
     source.capture("t")

@@ -1,19 +1,21 @@
 """A relay moves each change once, and a tick has all that its snapshot sees."""
 
+import re
 import threading
 from itertools import count
 
 import pytest
 
-from pgque_dagster.client import Client, InvalidArgument
+from pgque_dagster.client import Client, InvalidArgument, PermissionDenied
 from pgque_dagster.client.relay.relay import Relay
 from pgque_dagster.client.relay.setup import begin_relay, end_relay, is_relayed
 from pgque_dagster.client.relay.stream import Stream
-from pgque_dagster.client.replicas.capture import check_deletes, check_way
+from pgque_dagster.client.replicas.capture import capture_by_name, check_deletes, check_way
 from pgque_dagster.client.replicas.snapshot import Snapshot
 from tests.client.relay.conftest import QUEUE, TRIGGERS, Source
 from tests.conftest import new_server
 from tests.support.queues.sql import connect, refused, rows, value
+from tests.support.servers.logins import as_login
 
 LONG = "repeat(md5(random()::text), 200)"
 
@@ -251,6 +253,31 @@ def test_a_queue_is_captured_in_the_way_that_is_wanted(source: Source) -> None:
             check_way(client, TRIGGERS, "wal")
         with pytest.raises(InvalidArgument, match="pgque relay wal --drop"):
             check_way(client, QUEUE, "triggers")
+
+
+def test_what_a_relay_has_to_be_allowed(database_url: str) -> None:
+    with connect(database_url) as db:
+        db.make_queue(QUEUE)
+        login = as_login(database_url, "pgque_admin")
+        with pytest.raises(PermissionDenied, match=r"alter role \w+ replication; grant create on"):
+            begin_relay(login, QUEUE)
+        (user,) = re.findall(r"//(\w+)", login)
+        db.execute(f"alter role {user} replication".encode())
+        db.execute(f"grant create on database {db.info.dbname} to {user}".encode())
+        db.execute("create table t (id int primary key, long text)")
+        db.execute("alter table t alter long set storage external")
+        db.execute(f"alter table t owner to {user}".encode())
+        begin_relay(login, QUEUE)
+        begin_relay(login, QUEUE)
+        with Client(login) as client:
+            capture_by_name(client, QUEUE, "public.t", append=False)
+        db.execute(f"insert into t values (1, {LONG})")
+        db.execute("update t set id = 2")
+        with Snapshot.of_tick(login, QUEUE):
+            pass
+        assert value(db, "select count(*) from pgque.event_1") == 3
+        end_relay(login, QUEUE)
+        db.execute(f"alter role {user} noreplication".encode())
 
 
 def test_health_says_what_a_relay_that_does_not_run_holds(table: Source) -> None:

@@ -17,6 +17,8 @@ from pgque_dagster import (
     queue_key,
 )
 from pgque_dagster.client import Client, ConnectionFailed
+from pgque_dagster.client.relay.relay import Relay
+from pgque_dagster.client.relay.setup import begin_relay
 from tests.dagster.replicas.shop import TABLES, Shop, lakes
 from tests.support.queues.metrics import health
 from tests.support.queues.sql import connect
@@ -72,6 +74,29 @@ def test_tables_that_their_owner_captured_are_copied_before_any_change(
 
     assert reading.rows("public.orders") and reading.rows("public.items")
     assert "all tables are captured" in reading.capture()
+
+
+def test_tables_are_captured_from_the_wal_once_there_is_a_relay(
+    shop: Shop, spark: SparkSession
+) -> None:
+    wal = Shop(shop.url, spark, shop.folder, capture="wal")
+    assert "capture is wal, and queue shop has no relay" in wal.capture()
+    begin_relay(shop.url, "shop")
+    assert "Set capture to wal" in shop.capture()
+    assert "captured public.orders, public.items" in wal.capture()
+    with connect(shop.url) as db, Relay.of(shop.url, "shop") as relay:
+        assert not db.rows("select from pg_trigger where tgrelid = 'orders'::regclass")
+        relay.tick()
+    assert wal.run().success
+    with connect(shop.url) as db, Relay.of(shop.url, "shop") as relay:
+        db.execute("insert into orders values (2, 1); update items set id = 3")
+        relay.tick()
+    assert wal.run().success
+    assert [row["id"] for row in wal.rows("public.orders")] == [1, 2]
+    assert wal.rows("public.items") == [{"id": 3, "name": "tea"}]
+    evaluations = wal.verify()
+    assert len(evaluations) == 2
+    assert all(each.passed for each in evaluations), evaluations
 
 
 def test_a_copy_of_the_project_captures_no_tables_for_the_replicas_of_another(
