@@ -71,7 +71,6 @@ def merge(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 
 SHOWN = {
     "docs/start.md": block("start.md", r"<<'END'\n(.*?)END"),
-    "docs/latency.md": block("latency.md", r"```yaml\n(run_launcher.*?)```"),
 }
 HELM = {
     "deploy/values.yaml": of_helm("values.yaml"),
