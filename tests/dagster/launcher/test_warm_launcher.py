@@ -210,7 +210,6 @@ def test_a_run_that_comes_just_before_the_end_of_another_gets_its_process(tmp_pa
         assert warm.note(warm.start("say")) == process
 
 
-@pytest.mark.slow
 def test_a_run_that_gets_no_warm_process_is_not_taken_for_one_whose_process_died(
     warm: Warm,
 ) -> None:
@@ -300,7 +299,6 @@ def test_a_run_is_canceled(warm: Warm) -> None:
     assert not warm.instance.run_launcher.terminate(run)
 
 
-@pytest.mark.slow
 def test_a_process_that_dies_while_its_run_is_canceled(warm: Warm) -> None:
     run = warm.start("wait")
     _, process = warm.note(run)
