@@ -35,11 +35,12 @@ SPEC = TableSpec("public.t", mask={"'": "sha256", "a;b": "sha256"}, exclude=["a,
 @pytest.mark.parametrize(
     ("kind", "deletes"),
     [
+        ("iceberg", "hard"),
         ("postgres", "history"),
         *(
             pytest.param(*each, marks=pytest.mark.slow)
             for each in (
-                *(("delta", "hard"), ("delta", "soft"), ("iceberg", "hard")),
+                *(("delta", "hard"), ("delta", "soft")),
                 *(("postgres", "hard"), ("postgres", "soft")),
             )
         ),

@@ -37,6 +37,7 @@ def rows(replication: Replication, table: str = "public.t") -> int:
     return len(replication.live(table))
 
 
+@pytest.mark.in_the_lake
 def test_changes_add_and_take_away(replication: Replication) -> None:
     replication.sql(
         "create table t (id int primary key, v int);"
