@@ -27,6 +27,7 @@ from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.capturing import measure as measure_capture
+from benchmarks.capturing import measure_relay
 from benchmarks.measure import Contender, Result, medians, timed, to_markdown, write_section
 from benchmarks.replica_sizes import is_copied
 from benchmarks.replica_sizes import measure as measure_sizes
@@ -84,6 +85,7 @@ def main() -> None:
     with server() as running, tempfile.TemporaryDirectory(prefix="pgque-replica-") as folder:
         url = tcp_url(running)
         results = measure_capture(url, rounds=given.rounds)
+        results += measure_relay(url, rounds=given.rounds)
         with connect(running.url) as db:
             db.execute("create database copies")
         with session() as spark:

@@ -87,6 +87,7 @@ def server() -> Iterator[Postgres]:
         "port": str(port),
         "max_wal_size": "8GB",
         "checkpoint_timeout": "30min",
+        "wal_level": "logical",
     }
     with tempfile.TemporaryDirectory(prefix="pgque-bench-") as folder:
         os.environ["PGPORT"] = str(port)

@@ -19,7 +19,8 @@ _WRITER = """
 abort_staging cancel_scheduled capture capture_columns capture_gap capture_relations
 capture_settings capture_table captured_name captured_tables current_event_table dlq_replay
 dlq_replay_all dlq_replay_matching insert_event key_of_table open_staging publish_staging relays
-send send_at send_batch send_idem snapshot_tick source_columns staging_table table_facts table_shape uncapture
+send send_at send_batch send_idem snapshot_tick source_columns staging_table table_facts
+table_shape uncapture
 """
 _ADMIN = """
 create_queue create_topic dlq_purge drop_queue force_next_tick insert_event_raw log_queue log_topic

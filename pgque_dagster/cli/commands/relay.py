@@ -22,8 +22,8 @@ def relay(database: Database, queue: str, drop: bool) -> None:
     the ticks of QUEUE. The server needs wal_level = logical. The role needs pgque_admin,
     REPLICATION and, to capture, to own the tables. A connection pooler is not enough. While no
     relay runs, the server keeps the WAL. After a stop or a crash, the next start loses nothing and
-    repeats nothing. If a second one is started, it waits. If a captured table loses its primary key,
-    PostgreSQL refuses its updates and deletes until the table is uncaptured.
+    repeats nothing. If a second one is started, it waits. If a captured table loses its primary
+    key, PostgreSQL refuses its updates and deletes until the table is uncaptured.
     """
     url = database.url
     if drop:
