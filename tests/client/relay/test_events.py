@@ -1,7 +1,7 @@
 """The events of a relay are those of triggers: the same texts, in the same transactions."""
 
 from tests.client.relay.conftest import TRIGGERS, Source
-from tests.support.queues.sql import rows
+from tests.support.queues.sql import refused, rows
 
 _KINDS = """
 create type mood as enum ('sad', 'so "so"');
@@ -42,6 +42,37 @@ def test_events_have_the_texts_that_triggers_send(source: Source) -> None:
     assert len(source.events()) == 4
     names = "select distinct ev_extra1 from pgque.event_1"
     assert rows(source.db, names) == [('public."Odd, Name"',)]
+
+
+def test_generated_columns_are_there_or_the_table_is_refused(source: Source) -> None:
+    source.db.execute(
+        "create table t (id int primary key, two int generated always as (id * 2) stored)"
+    )
+    if source.db.info.server_version < 180000:
+        with refused("PQ005", "generated columns"):
+            source.capture("t")
+        return
+    source.capture("t")
+    source.db.execute("alter table t add three int generated always as (id * 3) virtual")
+    source.db.execute("insert into t values (1)")
+    source.tick()
+    assert [data for *_, data in source.events()] == ['{"id":1,"two":2}']
+
+
+def test_a_whole_old_row_completes_the_new_one(source: Source) -> None:
+    source.db.execute("create table t (id int primary key, n int, long text)")
+    source.db.execute("alter table t alter long set storage external, replica identity full")
+    source.capture("t")
+    source.db.execute("insert into t values (1, 0, repeat('x', 9000))")
+    source.db.execute("update t set n = 1; update t set id = 2; delete from t")
+    source.tick()
+    long = "x" * 9000
+    assert [(kind, data) for _, kind, data in source.events()][1:] == [
+        ("update", f'{{"id":1,"n":1,"long":"{long}"}}'),
+        ("delete", f'{{"id":1,"n":1,"long":"{long}"}}'),
+        ("update", f'{{"id":2,"n":1,"long":"{long}"}}'),
+        ("delete", f'{{"id":2,"n":1,"long":"{long}"}}'),
+    ]
 
 
 def test_a_delete_and_a_changed_key_have_the_old_key_and_all_names(source: Source) -> None:
