@@ -3375,7 +3375,7 @@ create or replace function pgque.relayed_tables(
 returns setof record
 language sql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
-    select r.queue_name, l.prrelid::regclass, jsonb_build_object(l.oid, l.xmin::text), coalesce(r.problem, case
+    select r.queue_name, l.prrelid::regclass, jsonb_build_object(l.oid, concat_ws(' ', p.xmin, l.xmin)), coalesce(r.problem, case
         when not (p.pubinsert and p.pubupdate and p.pubdelete and p.pubtruncate) or p.pubviaroot
              or to_jsonb(p) ->> 'pubgencols' <> 's' or to_jsonb(l) ->> 'prqual' is not null
              or to_jsonb(l) ->> 'prattrs' is not null

@@ -169,7 +169,7 @@ class Changes:
         if old is not None:
             key = [old[number] for number in relation.key]
             if key != [values[number] for number in relation.key]:
-                self._add("delete", relation, _json(relation, old))
+                self._add_delete(relation, old)
             # With the replica identity FULL, it has them.
             for number in missing:
                 values[number] = old[number]
@@ -182,7 +182,14 @@ class Changes:
 
     def _delete(self, message: bytes) -> None:
         relation = self._relation(message, 1)
-        self._add("delete", relation, _json(relation, _row(message, 6)[0]))
+        self._add_delete(relation, _row(message, 6)[0])
+
+    def _add_delete(self, relation: Relation, old: list[str | None]) -> None:
+        if any(old[number] is None for number in relation.key):
+            # The table had another key, or another replica identity.
+            self._add("copy", relation, "{}")
+        else:
+            self._add("delete", relation, _json(relation, old))
 
     def _truncate(self, message: bytes) -> None:
         count, _ = _TRUNCATE.unpack_from(message, 1)

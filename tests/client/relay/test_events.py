@@ -89,6 +89,19 @@ def test_a_delete_and_a_changed_key_have_the_old_key_and_all_names(source: Sourc
     ]
 
 
+def test_a_table_whose_key_was_not_logged_is_copied(source: Source) -> None:
+    source.db.execute("create table t (id int primary key, other int not null unique)")
+    source.capture("t")
+    source.db.execute("insert into t values (1, 1), (2, 2)")
+    source.db.execute("alter table t replica identity using index t_other_key")
+    source.db.execute("delete from t where id = 1")
+    source.db.execute("update t set other = 3")
+    source.db.execute("alter table t replica identity default")
+    source.tick()
+    kinds = [kind for _, kind, _ in source.events()]
+    assert kinds == ["insert", "insert", "copy", "copy", "update"]
+
+
 def test_changes_of_partitions_and_truncates_are_those_of_the_table(source: Source) -> None:
     source.db.execute(
         "create table p (id int primary key) partition by range (id);"

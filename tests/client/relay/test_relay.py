@@ -216,6 +216,13 @@ def test_what_makes_a_capture_count_changes_with_the_publication(table: Source) 
     before = value(table.db, facts)
     table.capture("t")
     assert value(table.db, facts) == before
+    table.db.execute("create table other (id int primary key)")
+    table.capture("other")
+    assert value(table.db, facts) == before
+    table.db.execute("alter publication pgque_1 set (publish = 'insert')")
+    table.db.execute("alter publication pgque_1 set (publish = 'insert, update, delete, truncate')")
+    assert value(table.db, facts) != before
+    before = value(table.db, facts)
     assert value(table.db, "select pgque.uncapture('t', 'wal')") == 1
     assert value(table.db, "select pgque.uncapture('t', 'wal')") == 0
     table.capture("t")
