@@ -229,6 +229,21 @@ def test_what_makes_a_capture_count_changes_with_the_publication(table: Source) 
     assert value(table.db, facts) != before
 
 
+def test_what_makes_a_capture_count_changes_with_a_partition_that_comes_back(
+    source: Source,
+) -> None:
+    source.db.execute("create table p (id int primary key) partition by range (id)")
+    source.db.execute("create table p1 partition of p for values from (0) to (10)")
+    source.capture("p")
+    facts = "select pgque.table_facts('p', 'wal')"
+    before = value(source.db, facts)
+    assert value(source.db, facts) == before
+    source.db.execute("alter table p detach partition p1; insert into p1 values (1)")
+    source.db.execute("alter table p attach partition p1 for values from (0) to (10)")
+    assert value(source.db, facts)["triggers"] != before["triggers"]
+    assert value(source.db, facts)["files"] == before["files"]
+
+
 def test_the_end_of_a_relay_leaves_nothing(table: Source) -> None:
     end_relay(table.url, QUEUE)
     assert not rows(table.db, "select from pg_publication")
