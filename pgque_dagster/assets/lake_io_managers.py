@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 from .. import spark
 from ..project.keys import ROWS, TABLE
 from ..project.resource import PgqueResource
-from ..spark.sinks.modes import BATCH_ID, DeltaMode, SchemaEvolution, check_mode
+from ..spark.sinks.modes import BATCH_ID, SchemaEvolution, TableMode, check_mode
 from .batch_io_manager import BatchIOManager, named_table, upstream_metadata
 from .inputs import session_of, wanted_batches
 
@@ -20,16 +20,35 @@ if TYPE_CHECKING:
 
 # The version of the table that has the batch.
 TABLE_VERSION = "pgque/table_version"
-_EVOLUTION = (
-    "fail refuses a DataFrame with other columns; add_columns adds the new ones to the table."
-)
-_OPTIONS = (
-    "How to access an object store, such as aws_access_key_id, preferably as EnvVar. "
-    "Other values come from the environment of each process."
-)
 
 
-class DeltaBatchIOManager(BatchIOManager):
+class LakeBatchIOManager(BatchIOManager):
+    """What the IO managers of Delta and Iceberg share."""
+
+    mode: TableMode = Field(
+        default="append",
+        description="append adds the rows; upsert replaces the row of each key.",
+    )
+    key: list[str] = Field(default_factory=list, description="Columns of the key, for upsert.")
+    schema_evolution: SchemaEvolution = Field(
+        default="fail",
+        description="fail refuses a DataFrame with other columns; add_columns adds the new ones to "
+        "the table.",
+    )
+    storage_options: dict[str, str] = Field(
+        default_factory=dict,
+        repr=False,
+        description="How to access an object store, such as aws_access_key_id, preferably as "
+        "EnvVar. Other values come from the environment of each process.",
+    )
+
+    @model_validator(mode="after")
+    def _check_mode(self) -> Self:
+        check_mode(self.mode, self.key)
+        return self
+
+
+class DeltaBatchIOManager(LakeBatchIOManager):
     """Stores DataFrames of `@pgque_asset` in Delta tables, at `<base_dir>/<asset>`.
 
     A table has the column `batch_id`. The metadata of each output has the version of the table.
@@ -43,22 +62,10 @@ class DeltaBatchIOManager(BatchIOManager):
         description="A directory that driver and executors share, or the URL of a folder in an "
         "object store, such as s3://bucket/folder."
     )
-    mode: DeltaMode = Field(
-        default="append",
-        description="append adds the rows; upsert replaces the row of each key.",
-    )
-    key: list[str] = Field(default_factory=list, description="Columns of the key, for upsert.")
-    schema_evolution: SchemaEvolution = Field(default="fail", description=_EVOLUTION)
     deletion_vectors: bool = Field(
         default=True,
         description="Whether new tables with upsert have them; older readers need tables without.",
     )
-    storage_options: dict[str, str] = Field(default_factory=dict, repr=False, description=_OPTIONS)
-
-    @model_validator(mode="after")
-    def _check_mode(self) -> Self:
-        check_mode(self.mode, self.key)
-        return self
 
     def _store(self, sink: Any, batch: "spark.SparkBatch", frame: DataFrame) -> dict[str, Any]:
         return {
@@ -85,13 +92,13 @@ class DeltaBatchIOManager(BatchIOManager):
         )
 
 
-class IcebergBatchIOManager(BatchIOManager):
+class IcebergBatchIOManager(LakeBatchIOManager):
     """Stores DataFrames of `@pgque_asset` in Iceberg tables.
 
     The table's name is the asset's metadata `dagster/table_name`, or `namespace` followed by the
     asset's key. It has the column `batch_id`. The metadata of each output has the id of the
-    snapshot. The catalog is in the database of `pgque`, or elsewhere. `IcebergSink` describes what
-    remains when an attempt is killed or stopped.
+    snapshot. The catalog is in the database of `pgque`, or elsewhere. `IcebergSink` describes the
+    modes, and what remains when an attempt is killed or stopped.
 
     A downstream asset gets the whole table, or the batches that the metadata of its input names, as
     for `ParquetBatchIOManager`.
@@ -121,8 +128,6 @@ class IcebergBatchIOManager(BatchIOManager):
     catalog_schema: str = Field(
         default="iceberg_catalog", description="The schema of the catalog in the queue's database."
     )
-    schema_evolution: SchemaEvolution = Field(default="fail", description=_EVOLUTION)
-    storage_options: dict[str, str] = Field(default_factory=dict, repr=False, description=_OPTIONS)
 
     def _store(self, sink: Any, batch: "spark.SparkBatch", frame: DataFrame) -> dict[str, Any]:
         return {TABLE: sink.table, **_version_and_rows(sink.write(batch, frame))}
@@ -143,6 +148,8 @@ class IcebergBatchIOManager(BatchIOManager):
             catalog=self.catalog,
             catalog_schema=self.catalog_schema,
             catalog_url=self.pgque.database_url(),
+            mode=self.mode,
+            key=self.key,
             schema_evolution=self.schema_evolution,
             storage_options=self.storage_options,
         )

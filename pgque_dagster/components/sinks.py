@@ -7,7 +7,7 @@ from pydantic import model_validator
 
 from ..assets.io_managers import ParquetBatchIOManager, PostgresBatchIOManager
 from ..assets.lake_io_managers import DeltaBatchIOManager, IcebergBatchIOManager
-from ..spark.sinks.modes import DeltaMode, check_mode
+from ..spark.sinks.modes import TableMode, check_mode
 from ..spark.sinks.postgres.merge import Mode
 from .options import Options, mirror, option
 
@@ -68,13 +68,14 @@ class PostgresSinkOptions(SinkOptions, mirror(PostgresBatchIOManager, leave_out=
 class DeltaSinkOptions(SinkOptions, mirror(DeltaBatchIOManager, leave_out=_RESOURCES)):
     """Options of `DeltaBatchIOManager`."""
 
-    modes = get_args(DeltaMode)
+    modes = get_args(TableMode)
     type: Annotated[Literal["delta"], option("A Delta table, at <base_dir>/<asset>.")]
 
 
 class IcebergSinkOptions(SinkOptions, mirror(IcebergBatchIOManager, leave_out=_RESOURCES)):
     """Options of `IcebergBatchIOManager`."""
 
+    modes = get_args(TableMode)
     type: Annotated[
         Literal["iceberg"],
         option("An Iceberg table; its catalog is in the queue's database, or elsewhere."),

@@ -134,7 +134,7 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
         self, replica: DeltaReplica, batch: SparkBatch, copied: str, columns: t.StructType
     ) -> None:
         vectors = replica.deletion_vectors
-        super().__init__(replica.sink, batch.claim, columns, key=(), deletion_vectors=vectors)
+        super().__init__(replica.sink, batch.claim, columns, deletion_vectors=vectors)
         self.replicate(replica, batch, copied)
         self._commits = replica.commits
         for field, column in zip(self.fields, columns, strict=True):

@@ -33,15 +33,20 @@ from ..sinks.iceberg.commit import (
     entries_of,
     for_one_commit,
     history,
-    iceberg_columns,
     last_change,
     properties_with,
     summary_of,
 )
-from ..sinks.iceberg.deletes import unneeded, without, write_deletes
+from ..sinks.iceberg.deletes import unneeded, without
 from ..sinks.iceberg.sink import IcebergSink
 from ..sinks.iceberg.snapshot import check_version, commit_snapshot
-from ..sinks.iceberg.table_files import FILES_SINCE, path_in, planned, root_of, searched
+from ..sinks.iceberg.table_files import (
+    FILES_SINCE,
+    iceberg_columns,
+    planned,
+    root_of,
+    searched,
+)
 from ..sinks.iceberg.table_files import spark_columns as stored_columns
 from .commit import ReplicaOutput
 from .lake import LakeReplica
@@ -143,8 +148,6 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
     """The files of an attempt, to be published in a replica."""
 
     _replica: IcebergReplica
-    # What was written for the state on which a commit was tried last.
-    _for_state: Sequence[str] = ()
 
     def touched(self, changes: DataFrame) -> DataFrame | None:
         """Returns the rows that have a key of the changes."""
@@ -181,12 +184,6 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
         assert self.arrow is not None
         ids = parquet_path_to_id_mapping(pyarrow_to_schema(self.arrow))
         return f"{super().file_columns} {ids}"
-
-    def remove_files(self) -> None:
-        """Removes files that nobody will read."""
-        super().remove_files()
-        with suppress(StorageFailed):
-            self.storage.remove(self._for_state)
 
     def records(self, state: Table) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yields the records of a table, the newest first, each with its version."""
@@ -258,19 +255,16 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
         columns: t.StructType,
     ) -> tuple[list[DataFile], list[Entry], set[str]]:
         """Deletes rows of files. Returns new files, new deletes, and files to remove."""
-        with suppress(StorageFailed):
-            self.storage.remove(self._for_state)
-        batch, listed, root = self._spark_batch, searched(state, tasks), root_of(state)
         if self._replica.merge_on_read or not found:
-            deletes, gone = write_deletes(self.storage, root, self.folder, found, tasks)
-            self._for_state = [path_in(state, file.file_path) for file in deletes]
-            return self.files, deletes, gone
+            return self.files, *self.delete_positions(state, tasks, found)
+        self.remove_for_state()
+        batch, listed, root = self._spark_batch, searched(state, tasks), root_of(state)
         touched = [without(x, root, found[x.path]) for x in listed if x.path in found]
         new = [ListedFile(file.path, file.size) for file in self.files]
         rows = read_table_files(batch.spark, self.storage, [*touched, *new], columns)
         with self.in_tasks(batch):
             files = write_files(rows, self.storage, self.folder, arrow=self.arrow)
-        self._for_state = [file.path for file in files]
+        self.for_state = [file.path for file in files]
         return files, [], {root + path for path in found}
 
     def fit_columns(self, change: Transaction, state: Table) -> None:

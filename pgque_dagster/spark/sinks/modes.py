@@ -13,7 +13,7 @@ BATCH_ID = "batch_id"
 # The size of the files into which small ones are compacted.
 TARGET_FILE_BYTES = 128 * 2**20
 
-DeltaMode = Literal["append", "upsert"]
+TableMode = Literal["append", "upsert"]
 _OBJECT_STORE = re.compile(r"(?i)(s3a?|gc?s|az|azure|adl|abfss?|wasbs?)://?")
 SchemaEvolution = Literal["fail", "add_columns"]
 
@@ -53,7 +53,7 @@ def check_directory(location: str) -> None:
 def check_mode(
     mode: str,
     key: Sequence[str],
-    modes: Sequence[str] = get_args(DeltaMode),
+    modes: Sequence[str] = get_args(TableMode),
     what: str = "the columns by which rows are replaced",
 ) -> None:
     """Refuses an unknown mode, a merge without a key, and a key without a merge.
@@ -83,7 +83,7 @@ def refuse_window(claim: ReadBatch, target: str) -> None:
     if claim.is_window:
         raise InvalidArgument(
             f"{target} cannot replace the rows of a window when it is materialized again",
-            "Store windows as Parquet, in a Delta table by append, or in an Iceberg table.",
+            "Store windows as Parquet, or in a Delta or Iceberg table by append.",
         )
 
 

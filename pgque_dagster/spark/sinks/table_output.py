@@ -8,7 +8,7 @@ demands.
 import re
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import ClassVar, Generic, TypeVar
 
@@ -21,6 +21,7 @@ from ...client.read_batch import ReadBatch
 from ..batch import SparkBatch
 from ..cluster.lost_lease import cancelled_without_lease
 from .files.data_files import DataFile, check_times, write_files
+from .files.positions import check_keys
 from .files.storage import StorageFailed, written_for
 from .lake_table import LakeTable
 from .members import epochs_in, of_shard, recorded
@@ -41,6 +42,7 @@ class TableOutput(ABC, Generic[Table]):
         sink: the table.
         claim: the claim of the batch.
         schema: the columns of the files.
+        key: the columns by which rows are replaced; empty if rows are only added.
 
     Attributes:
         batch: the claim.
@@ -51,7 +53,9 @@ class TableOutput(ABC, Generic[Table]):
 
     conflict: ClassVar[type[Exception]]
 
-    def __init__(self, sink: LakeTable, claim: ReadBatch, schema: StructType) -> None:
+    def __init__(
+        self, sink: LakeTable, claim: ReadBatch, schema: StructType, key: Sequence[str] = ()
+    ) -> None:
         self.attempt = WriteAttempt(claim.lease.epoch, uuid.uuid4().hex)
         self.batch = claim
         self.files: list[DataFile] = []
@@ -60,6 +64,7 @@ class TableOutput(ABC, Generic[Table]):
         self.storage = sink.storage
         self._sink = sink
         self._schema = schema
+        self._key = key
         self._table_id: object = None
         self._may_be_published = False
 
@@ -161,8 +166,11 @@ class TableOutput(ABC, Generic[Table]):
             raise
 
     def check_files(self) -> None:
-        """Checks the rows before they are published."""
+        """Checks the rows, and their keys, before they are published."""
         check_times(f"{self._sink.name} in {self.batch}", self.files)
+        if self._key:
+            with self._sink.errors(self.batch):
+                check_keys(self._sink.name, self.storage, self.files, self._key)
 
     def remove_files(self) -> None:
         """Removes files that nobody will read. Files that cannot be removed now are swept later."""

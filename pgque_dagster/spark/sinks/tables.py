@@ -6,23 +6,26 @@ committed to.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, MapType, StructType
 
 from ...client import InvalidArgument
 from ...client.read_batch import ReadBatch
 from ..batch import SparkBatch
 from .files.data_files import with_batch_id
+from .files.storage import Storage
 from .lake_table import LakeTable
 from .members import Stored, forget, take_over
-from .modes import Maintained
+from .modes import Maintained, SchemaEvolution, TableMode, check_mode, refuse_window
 from .table_output import TableOutput
+
+_WITH_PARTS = (ArrayType, MapType, StructType)
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,21 @@ class StoredBatch:
 
 
 class TableSink(LakeTable):
-    """Stores batches in a table, and maintains it."""
+    """Stores batches in a table, and maintains it.
+
+    Args:
+        storage: where the table is, or new tables are.
+        evolution: whether the table may get columns.
+        mode: how rows get into it.
+        key: the columns of the key, for `upsert`.
+    """
+
+    def __init__(
+        self, storage: Storage, evolution: SchemaEvolution, mode: TableMode, key: Sequence[str]
+    ) -> None:
+        check_mode(mode, key)
+        super().__init__(storage, evolution)
+        self.mode, self.key = mode, tuple(key)
 
     @abstractmethod
     def newest(self) -> AbstractContextManager[Any]:
@@ -92,6 +109,24 @@ class TableSink(LakeTable):
             output.write(batch, frame, batch.batch_id)
             output.publish()
             return StoredBatch(output.version, output.rows)
+
+    def check_merge(self, claim: ReadBatch, schema: StructType) -> None:
+        """Raises `InvalidArgument` if rows of a claim cannot replace others by the key."""
+        if self.key:
+            refuse_window(claim, f"mode {self.mode} of {self.name}")
+        missing = [name for name in self.key if name not in schema.names]
+        if missing:
+            raise InvalidArgument(
+                f"the DataFrame has no column {', '.join(missing)}, which is part of the key of "
+                f"{self.name}",
+                f"It has: {', '.join(schema.names)}.",
+            )
+        for name in self.key:
+            if isinstance(schema[name].dataType, _WITH_PARTS):
+                raise InvalidArgument(
+                    f"the key of {self.name} has the column {name}, whose values have parts",
+                    "Use columns of plain types, such as one of the parts.",
+                )
 
     @contextmanager
     def existing(self) -> Iterator[None]:

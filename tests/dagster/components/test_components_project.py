@@ -177,6 +177,7 @@ def refused(project: DgProject, **components: str) -> str:
         ("revenue", "sink:\n  type: postgres\n  mode: upsert", None, "mode upsert needs a key"),
         ("revenue", "sink:\n  type: postgres\n  key: [id]", None, "mode append has no key"),
         ("revenue", "sink: {type: delta, base_dir: d, key: [id]}", None, "mode append has no key"),
+        ("revenue", "sink: {type: iceberg, warehouse: w, mode: upsert}", None, "needs a key"),
         ("revenue", "partitions: 257", None, "it must be at most 256"),
         ("revenue", "start_at: soon", None, "'soon' is not a position"),
         ("revenue", "consumer_lag_checks:\n  max_lag: 0", None, "it must be more than 0"),

@@ -21,7 +21,7 @@ from pgque_dagster.client.replicas.spec import TableSpec
 from pgque_dagster.spark.replicas import iceberg as replicas
 from pgque_dagster.spark.replicas.location import IcebergReplicas
 from pgque_dagster.spark.sinks.files.storage import Storage, StorageFailed
-from pgque_dagster.spark.sinks.iceberg import maintenance, snapshot
+from pgque_dagster.spark.sinks.iceberg import commit, maintenance, snapshot
 from pgque_dagster.spark.sinks.iceberg.commit import RECORD, summary_of
 from pgque_dagster.spark.sinks.iceberg.deletes import write_positions
 from pgque_dagster.spark.sinks.iceberg.snapshot import commit_snapshot
@@ -357,13 +357,17 @@ def test_position_deletes_in_an_object_store(iceberg: IcebergReplication) -> Non
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param("find_positions", marks=pytest.mark.slow), "write_deletes", "commit_snapshot"],
+    ("module", "name"),
+    [
+        pytest.param(replicas, "find_positions", marks=pytest.mark.slow),
+        (commit, "write_deletes"),
+        (replicas, "commit_snapshot"),
+    ],
 )
 def test_an_attempt_that_fails_at_a_step_leaves_the_replica_as_it_is(
-    table: IcebergReplication, monkeypatch: pytest.MonkeyPatch, name: str
+    table: IcebergReplication, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
 ) -> None:
-    step: Callable[..., Any] = getattr(replicas, name)
+    step: Callable[..., Any] = getattr(module, name)
 
     def failing(*arguments: Any, **options: Any) -> Any:
         step(*arguments, **options)
@@ -372,7 +376,7 @@ def test_an_attempt_that_fails_at_a_step_leaves_the_replica_as_it_is(
     table.sql("update t set v = 1 where id = 5; delete from t where id = 6")
     table.tick()
     with monkeypatch.context() as patch:
-        patch.setattr(replicas, name, failing)
+        patch.setattr(module, name, failing)
         with pytest.raises(StorageFailed):
             table.run(ack=False)
     table.catch_up()

@@ -7,24 +7,19 @@ import uuid
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Field, Schema, write_deltalake
-from deltalake.exceptions import DeltaProtocolError
 from pyspark.sql import SparkSession
 
-from pgque_dagster.client import BatchNotOpen, Client, InvalidArgument
-from pgque_dagster.spark import DeltaSink, PostgresSink
+from pgque_dagster.client import Client, InvalidArgument
+from pgque_dagster.spark import DeltaSink
 from pgque_dagster.spark.sinks.delta.log import stored_files
 from pgque_dagster.spark.sinks.files.storage import Storage, StorageFailed
-from tests.support.servers.s3 import S3
-from tests.support.spark.attempts import next_batch, once_before_the_swap
-from tests.support.spark.delta_tables import read_delta
-from tests.support.spark.lakes import SCHEMA, DeltaLake, of_another
+from tests.support.spark.lakes import SCHEMA, DeltaLake
 
 OLD_SECONDS = 8 * 86400
 
@@ -43,55 +38,6 @@ def age(folder: Path) -> None:
 UPSERT = {"mode": "upsert", "key": ["number"]}
 
 
-def test_batches_are_merged_by_key_and_another_attempt_changes_nothing(lake: DeltaLake) -> None:
-    sink = lake.sink(**UPSERT)
-    for texts in ("1a 2b", "2B 3c"):
-        payloads = [{"number": int(text[0]), "name": text[1]} for text in texts.split()]
-        batch = next_batch(lake.client, lake.spark, payloads)
-        sink.write(batch, batch.payload(SCHEMA))
-        repeated = lake.again(batch)
-        sink.write(repeated, repeated.payload(SCHEMA))
-        repeated.claim.ack()
-
-    assert " ".join(f"{number}{name}" for number, name, _ in lake.rows()) == "1a 2B 3c"
-
-
-def test_a_merged_batch_writes_no_row_of_others(lake: DeltaLake) -> None:
-    lake.client.register_consumer("orders", "another")
-    lake.store(*range(1, 50), **UPSERT)
-    before = lake.counted()
-    lake.store(3, 100, **UPSERT)
-    assert before < lake.counted()
-    assert lake.counted() == lake.files()
-    assert lake.numbers() == [*range(1, 50), 100]
-    with pytest.raises(DeltaProtocolError, match="deletionVectors"):
-        lake.table().to_pyarrow_table()
-    assert lake.read().count() == 50
-
-    # An attempt that adds rows again replaces those that are left of its first one.
-    batch = lake.batch(7, 8)
-    lake.write(batch)
-    other = of_another(lake)
-    lake.write(other, "number", "'other' as name", where="number = 7", **UPSERT)
-    other.claim.release()
-    lake.take_over(batch)
-    assert sorted(name for number, name, _ in lake.rows() if number == 8) == ["x", "x"]
-
-
-def test_a_merge_in_an_object_store(lake: DeltaLake, s3: S3) -> None:
-    sink = DeltaSink("s3://lake/merged", storage_options=s3.options, **UPSERT)
-    for numbers in ((1, 2), (2, 3)):
-        batch = lake.batch(*numbers)
-        sink.write(batch, batch.payload(SCHEMA).coalesce(1))
-        batch.claim.ack()
-    options = {**s3.options, "aws_allow_http": "true"}
-    table = DeltaTable("s3://lake/merged", storage_options=options)
-    assert sorted(read_delta(table)["number"].to_pylist()) == [1, 2, 3]
-    assert sorted(row.number for row in sink.read(lake.spark).collect()) == [1, 2, 3]
-    assert [name for name in s3.names("merged/") if name.endswith(".bin")]
-    assert not sink.storage.create_new(f"_delta_log/{0:020}.json", b"another")
-
-
 def test_a_table_without_vectors_is_merged_by_deltas_library(lake: DeltaLake) -> None:
     options = {**UPSERT, "deletion_vectors": False}
     lake.store(1, 2, **options)
@@ -101,70 +47,8 @@ def test_a_table_without_vectors_is_merged_by_deltas_library(lake: DeltaLake) ->
     # The table decides, so that those of earlier versions go on.
     lake.store(3, 4, **UPSERT)
     assert sorted(lake.table().to_pyarrow_table()["number"].to_pylist()) == [1, 2, 3, 4]
-
-
-def test_columns_that_a_merged_batch_lacks_are_null(lake: DeltaLake) -> None:
-    lake.store(1, 2)
-
-    lake.write(lake.batch(2, 3), "number", "1 as more", schema_evolution="add_columns", **UPSERT)
-
-    stored = lake.arrow().sort_by("number").to_pylist()
-    assert [(row["name"], row["more"]) for row in stored] == [("x", None), (None, 1), (None, 1)]
-
-
-@pytest.mark.parametrize("key", ["-0D", "double('NaN')"])
-def test_a_key_without_an_equal_finds_its_row(lake: DeltaLake, key: str) -> None:
-    """As Spark groups by it: -0.0 is 0.0, and NaN is NaN."""
-    for name, columns in (("first", f"{key} as number"), ("second", f"abs({key}) as number")):
-        lake.write(lake.batch(1), columns, f"'{name}' as name", **UPSERT)
-
-    assert lake.arrow()["name"].to_pylist() == ["second"]
-
-
-@pytest.mark.parametrize("sink", [DeltaSink, PostgresSink])
-def test_a_key_that_is_a_text_is_refused(sink: Any) -> None:
-    with pytest.raises(InvalidArgument) as refused:
-        sink("sales", mode="upsert", key="product")
-    assert str(refused.value) == (
-        "key is the text 'product', not a list of columns. Write key=[\"product\"]."
-    )
-
-
-def test_a_stale_attempt_does_not_merge(lake: DeltaLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    stale = lake.batch(1)
-
-    once_before_the_swap(
-        monkeypatch,
-        lake.output,
-        lambda: lake.take_over(stale, "number", "'later' as name", **UPSERT),
-    )
-    with pytest.raises(BatchNotOpen):
-        lake.write(stale, **UPSERT)
-
-    assert [row[:2] for row in lake.rows()] == [(1, "later")]
-
-
-def test_a_key_that_cannot_be_merged_by_is_refused_before_anything_is_stored(
-    lake: DeltaLake,
-) -> None:
-    batch = lake.batch(1, 1)
-    zeros = "if(monotonically_increasing_id() = 0, 0D, -0D) as number"
-    reserved = "{} has a name that merges into .* use.*withColumnRenamed"
-    for place, (key, column, told) in enumerate(
-        (
-            ("number", "number", r"2 rows for .* have the key number 1"),
-            ("number", "nullif(number, 1) as number", "number is part .* has a null"),
-            ("customer", "number", "has no column customer, which is part of the key"),
-            ("number", "struct(1 as a) as number", "number, whose values have parts"),
-            ("number", zeros, r"2 rows for .* have the key number -?0\.0"),
-            ("number", "double('NaN') as number", "2 rows for .* have the key number nan"),
-            ("__delta_rs_x", "number as __delta_rs_x", reserved.format("__delta_rs_x")),
-        )
-    ):
-        lake.location = str(lake.folder / f"table{place}")
-        with pytest.raises(InvalidArgument, match=told):
-            lake.write(batch, column, "name", mode="upsert", key=[key])
-        assert lake.files() == set()
+    with pytest.raises(InvalidArgument, match=r"__delta_rs_x has a name that merges into .* use"):
+        lake.write(lake.batch(1), "number", "1 as __delta_rs_x", **options)
 
 
 def test_a_table_of_somebody_else_is_refused_until_it_is_adopted(lake: DeltaLake) -> None:

@@ -15,6 +15,7 @@ from pgque_dagster.client.replicas.standing import Standing
 from pgque_dagster.spark.replicas import delta, iceberg, parts, replicate
 from pgque_dagster.spark.sinks.delta import replacing
 from pgque_dagster.spark.sinks.files.copy_files import CopyFiles
+from pgque_dagster.spark.sinks.iceberg import commit as iceberg_commit
 from tests.support.replicas.replication import DeltaReplication, IcebergReplication, Replication
 
 _ALL: tuple[tuple[Any, str], ...] = (
@@ -47,7 +48,8 @@ _ICEBERG = (
     *_ALL,
     *_LAKE,
     *((iceberg._Output, name) for name in _OUTPUT),
-    *((iceberg, name) for name in ("find_positions", "write_deletes", "commit_snapshot")),
+    *((iceberg, name) for name in ("find_positions", "commit_snapshot")),
+    (iceberg_commit, "write_deletes"),
 )
 _POSTGRES = (
     *_ALL,

@@ -34,7 +34,7 @@ from ..modes import BATCH_ID
 from ..publication import WriteAttempt
 from ..table_output import TableOutput
 from .log import Action, create, has_vectors, information, stored_files, uses_vectors
-from .merge import Rows, check_keys, merge
+from .merge import Rows, merge
 from .replacing import replace_rows
 from .schema import delta_fields, delta_schema, delta_statistics, spark_columns, stored_fields
 
@@ -57,7 +57,7 @@ class DeltaOutput(TableOutput[DeltaTable]):
         sink: the table.
         claim: the claim of the batch.
         schema: the columns of the files.
-        key: the columns by which rows are replaced; empty if rows are only added.
+        key: as for `TableOutput`.
         deletion_vectors: whether a new table has them.
 
     Attributes:
@@ -71,15 +71,14 @@ class DeltaOutput(TableOutput[DeltaTable]):
         sink: LakeTable,
         claim: ReadBatch,
         schema: StructType,
-        key: Sequence[str],
+        key: Sequence[str] = (),
         *,
         deletion_vectors: bool = False,
     ) -> None:
         self.fields = delta_fields(schema)
         self._has_vectors = deletion_vectors
         self.is_merged = False
-        super().__init__(sink, claim, schema)
-        self._key = key
+        super().__init__(sink, claim, schema, key)
         self._app_id = app_id(claim)
 
     def load(self) -> DeltaTable:
@@ -117,13 +116,6 @@ class DeltaOutput(TableOutput[DeltaTable]):
             if record := commit.get(RECORD):
                 attempt = WriteAttempt(record["epoch"], record["attempt"])
                 yield int(commit["version"]), record["app_id"].removeprefix("pgque/"), attempt
-
-    def check_files(self) -> None:
-        """Checks the rows, and their keys, before they are published."""
-        super().check_files()
-        if self._key:
-            with self._sink.errors(self.batch):
-                check_keys(self._sink.name, Rows(self.storage, self.files), self._key)
 
     def columns(self, table: DeltaTable) -> StructType:
         """Returns the columns of the table."""

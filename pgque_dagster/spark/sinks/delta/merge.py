@@ -3,38 +3,14 @@
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable
 
-from ....client import InvalidArgument
 from ..files.data_files import DataFile
 from ..files.storage import Storage
 
 # Delta's library adds columns of its own to those of the rows.
 RESERVED = "__delta_rs_"
-_SHOWN = 100
-
-
-def check_keys(table: str, rows: "Rows", key: Sequence[str]) -> None:
-    """Raises an `InvalidArgument` with the key if rows lack a key or two rows have the same key."""
-    if not rows.files:
-        return
-    keys = rows.keys(key)
-    for name in key:
-        if keys[name].null_count:
-            raise InvalidArgument(
-                f"column {name} is part of the key of {table}, and has a null",
-                "Filter such rows out: nothing is equal to null.",
-            )
-    counts = keys.group_by(list(key)).aggregate([([], "count_all")])
-    repeated = counts.filter(pc.greater(counts["count_all"], 1)).slice(0, 1).to_pylist()
-    if repeated:
-        shown = ", ".join(f"{name} {str(repeated[0][name])[:_SHOWN]}" for name in key)
-        raise InvalidArgument(
-            f"{repeated[0]['count_all']} rows for {table} have the key {shown}",
-            "Aggregate them to one row.",
-        )
 
 
 def merge(
@@ -97,16 +73,6 @@ class Rows:
             for batch in pq.ParquetFile(self._storage.source(file.path)).iter_batches()
         )
         return pa.RecordBatchReader.from_batches(schema, batches)
-
-    def keys(self, key: Sequence[str]) -> pa.Table:
-        """The keys of all rows, equal if a merge treats them as equal, such as -0.0 and 0."""
-        sources = (self._storage.source(file.path) for file in self.files)
-        keys = pa.concat_tables(pq.ParquetFile(each).read(columns=list(key)) for each in sources)
-        for place, field in enumerate(keys.schema):
-            if pa.types.is_floating(field.type):
-                zero = pa.scalar(0, field.type)
-                keys = keys.set_column(place, field, pc.add(keys[field.name], zero))
-        return keys
 
 
 def _quoted(name: str) -> str:

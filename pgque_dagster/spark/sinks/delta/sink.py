@@ -11,7 +11,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import ArrayType, MapType, StructType
+from pyspark.sql.types import StructType
 
 from ....client import InvalidArgument
 from ....client.read_batch import ReadBatch
@@ -20,14 +20,7 @@ from ..compaction import COMPACTED, compact
 from ..files.copy_files import kept_files
 from ..files.file_reader import ListedFile, read_table_files
 from ..files.storage import Storage
-from ..modes import (
-    DeltaMode,
-    Maintained,
-    SchemaEvolution,
-    check_mode,
-    check_retention,
-    refuse_window,
-)
+from ..modes import Maintained, SchemaEvolution, TableMode, check_retention
 from ..table_output import WRITTEN
 from ..tables import TableSink
 from .commit import DeltaOutput, app_id, load_table
@@ -42,7 +35,6 @@ _BY_LIBRARY = re.compile(r"[^/]+\.parquet")
 # The features of tables that are read here. Delta's library demands the type variant of readers of
 # tables that it creates with deletion vectors, even if no column has it.
 _READ_FEATURES = {"timestampNtz", "v2Checkpoint", "deletionVectors", "variantType"}
-_WITH_PARTS = (ArrayType, MapType, StructType)
 
 
 class DeltaSink(TableSink):
@@ -93,14 +85,13 @@ class DeltaSink(TableSink):
         self,
         location: str | Path,
         *,
-        mode: DeltaMode = "append",
+        mode: TableMode = "append",
         key: Sequence[str] = (),
         schema_evolution: SchemaEvolution = "fail",
         deletion_vectors: bool = True,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
-        check_mode(mode, key)
-        super().__init__(Storage.of(location, storage_options), schema_evolution)
+        super().__init__(Storage.of(location, storage_options), schema_evolution, mode, key)
         self.location = self.storage.location
         if not self.storage.is_url and set(self.location) & {"%", "\\"}:
             raise InvalidArgument(
@@ -108,7 +99,6 @@ class DeltaSink(TableSink):
                 "for it elsewhere",
                 "Use a path without these characters.",
             )
-        self.mode, self.key = mode, tuple(key)
         self.deletion_vectors = deletion_vectors
 
     @property
@@ -127,11 +117,14 @@ class DeltaSink(TableSink):
     @contextmanager
     def attempt(self, batch: SparkBatch, schema: StructType) -> Iterator[DeltaOutput]:
         """Begins an attempt to store a batch."""
-        if self.mode != "append":
-            refuse_window(batch.claim, f"mode {self.mode} of {self.name}")
-        vectors = self.deletion_vectors and self.mode != "append"
+        self.check_merge(batch.claim, schema)
+        if reserved := [x for x in schema.names if self.key and x.startswith(RESERVED)]:
+            raise InvalidArgument(
+                f"the column {reserved[0]} has a name that merges into {self.name} use",
+                "Give it another name: withColumnRenamed().",
+            )
+        vectors = self.deletion_vectors and bool(self.key)
         output = DeltaOutput(self, batch.claim, schema, self.key, deletion_vectors=vectors)
-        self._check_key(schema)
         yield output
         if output.is_merged:
             output.remove_files()
@@ -226,23 +219,3 @@ class DeltaSink(TableSink):
             used = vector_files(self.storage, table.version(), since)
             left.update(x for x in found if VECTOR_FILE.fullmatch(x) and x not in used)
         return sorted(left.union(records))
-
-    def _check_key(self, schema: StructType) -> None:
-        missing = [name for name in self.key if name not in schema.names]
-        if missing:
-            raise InvalidArgument(
-                f"the DataFrame has no column {', '.join(missing)}, which is part of the key of "
-                f"{self.name}",
-                f"It has: {', '.join(schema.names)}.",
-            )
-        for name in schema.names if self.key else ():
-            if name.startswith(RESERVED):
-                raise InvalidArgument(
-                    f"the column {name} has a name that merges into {self.name} use",
-                    "Give it another name: withColumnRenamed().",
-                )
-            if name in self.key and isinstance(schema[name].dataType, _WITH_PARTS):
-                raise InvalidArgument(
-                    f"the key of {self.name} has the column {name}, whose values have parts",
-                    "Use columns of plain types, such as one of the parts.",
-                )

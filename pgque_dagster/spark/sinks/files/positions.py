@@ -18,6 +18,7 @@ from pyroaring import BitMap64
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
+from ....client.errors import InvalidArgument
 from ...cluster.executor_errors import clear_executor_errors
 from ...reading.arrow import nullable
 from ...reading.in_tasks import map_in_tasks, read_in_tasks
@@ -27,6 +28,8 @@ from .storage import Storage
 
 _FOUND = StructType([StructField("path", StringType()), StructField("positions", BinaryType())])
 _PLACE = "__pgque_place"
+# How many characters of a key a message has.
+_SHOWN = 100
 # How other writers store what the keys have as text and binary.
 _PLAIN = {
     **dict.fromkeys((pa.large_string(), pa.string_view()), pa.string()),
@@ -93,6 +96,27 @@ def write_changes(
         for are_keys in (False, True)
     )
     return rows, keys
+
+
+def check_keys(table: str, storage: Storage, files: Sequence[DataFile], key: Sequence[str]) -> None:
+    """Raises an `InvalidArgument` with the key if rows lack a key or two rows have the same key."""
+    if not files:
+        return
+    keys = _read_keys(storage, files, list(key))
+    for name in key:
+        if keys[name].null_count:
+            raise InvalidArgument(
+                f"column {name} is part of the key of {table}, and has a null",
+                "Filter such rows out: nothing is equal to null.",
+            )
+    counts = keys.group_by(list(key)).aggregate([([], "count_all")])
+    repeated = counts.filter(pc.greater(counts["count_all"], 1)).slice(0, 1).to_pylist()
+    if repeated:
+        shown = ", ".join(f"{name} {str(repeated[0][name])[:_SHOWN]}" for name in key)
+        raise InvalidArgument(
+            f"{repeated[0]['count_all']} rows for {table} have the key {shown}",
+            "Aggregate them to one row.",
+        )
 
 
 def find_positions(

@@ -4,18 +4,19 @@ A commit demands from the catalog that the branch `main` is still at the snapsho
 before the lease was renewed. pyiceberg's retries, which would repeat it on a newer snapshot, are
 switched off. Each snapshot names its batch and attempt in its summary.
 
+With a key, tasks find the rows that are replaced, and the commit lists their positions as deleted.
+
 The commit of a vector also sets a property of the table for the consumer of each shard: its newest
 batch, and the vector's id.
 """
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 from pyiceberg.io.pyarrow import (
@@ -25,22 +26,36 @@ from pyiceberg.io.pyarrow import (
 )
 from pyiceberg.manifest import DataFile as Entry
 from pyiceberg.manifest import DataFileContent, FileFormat
-from pyiceberg.table import Table, Transaction
+from pyiceberg.table import FileScanTask, Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.typedef import Record
+from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from ....client import InvalidArgument
 from ....client.read_batch import ReadBatch
-from ..files.data_files import ICEBERG_TYPES, DataFile, check_columns, stored_schema
+from ..files.data_files import DataFile, stored_schema
+from ..files.positions import find_positions
 from ..files.storage import Storage, StorageFailed
 from ..lake_table import LakeTable
 from ..modes import BATCH_ID
 from ..publication import WriteAttempt
 from ..table_output import TableOutput
-from .snapshot import DELETES_OLD
-from .table_files import foreign_types, spark_columns, storage_of
+from .deletes import unneeded, write_deletes
+from .snapshot import DELETES_OLD, check_version, commit_snapshot
+from .table_files import (
+    foreign_types,
+    iceberg_columns,
+    path_in,
+    planned,
+    root_of,
+    searched,
+    spark_columns,
+    storage_of,
+    why_unreadable,
+)
 
 _METRICS = "write.metadata.metrics.default"
 _BATCH = "pgque.batch"
@@ -64,8 +79,13 @@ _CLOCKS = timedelta(hours=1)
 
 
 class IcebergOutput(TableOutput[Table]):
-    """The files of an attempt, to be published in an Iceberg table of a catalog."""
+    """The files of an attempt, to be published in an Iceberg table of a catalog.
 
+    Attributes:
+        for_state: what was written for the state on which a commit was tried last.
+    """
+
+    for_state: Sequence[str] = ()
     conflict = CommitFailedException
 
     def __init__(
@@ -76,8 +96,9 @@ class IcebergOutput(TableOutput[Table]):
         claim: ReadBatch,
         schema: StructType,
         spark: SparkSession,
+        key: Sequence[str] = (),
     ) -> None:
-        super().__init__(sink, claim, schema)
+        super().__init__(sink, claim, schema, key)
         self._name = name
         self._catalog = catalog
         self._columns = iceberg_columns(spark, schema)
@@ -137,6 +158,12 @@ class IcebergOutput(TableOutput[Table]):
         """Yields id, record and attempt of the snapshots of a state, the newest first."""
         return attempts_in(state)
 
+    def check(self, table: Table) -> list[str]:
+        """Returns the columns that the table lacks."""
+        if self._key:
+            check_version(table)
+        return super().check(table)
+
     def columns(self, table: Table) -> StructType:
         """Returns the columns of the table."""
         return spark_columns(table)
@@ -152,7 +179,7 @@ class IcebergOutput(TableOutput[Table]):
 
     def commit(self, state: Table) -> bool:
         """Commits the rows, with the columns that the table lacks."""
-        may_have_rows = self._may_have_rows(state)
+        may_have_rows = not self._key and self._may_have_rows(state)
         for_one_commit(state)
         change = state.transaction()
         self.fit_columns(change, state)
@@ -165,6 +192,9 @@ class IcebergOutput(TableOutput[Table]):
             _EPOCH: str(self.attempt.epoch),
             _ATTEMPT: self.attempt.id,
         }
+        if self._key:
+            self.version = self._commit_merge(state, change.table_metadata, record)
+            return True
         if may_have_rows:
             # Files that also have other rows, because somebody compacted them, are rewritten.
             change.delete(f"{BATCH_ID} = {self.batch.batch_id}", snapshot_properties=record)
@@ -173,6 +203,48 @@ class IcebergOutput(TableOutput[Table]):
                 append.append_data_file(entry)
         self.version = committed_snapshot(change)
         return True
+
+    def _commit_merge(self, state: Table, wanted: TableMetadata, record: dict[str, str]) -> int:
+        """Commits the rows in place of those with their keys. Returns the id of the snapshot."""
+        batch, tasks = self._spark_batch, planned(state)
+        if problem := why_unreadable(state, tasks):
+            raise InvalidArgument(
+                f"{self._sink.name} has {problem}, so rows cannot be found by their keys",
+                "Store into another table.",
+            )
+        with self.in_tasks(batch):
+            listed = searched(state, tasks)
+            found = find_positions(batch.spark, self.storage, listed, self.files, self._key)
+        deletes, gone = self.delete_positions(state, tasks, found)
+        return commit_snapshot(
+            state,
+            wanted,
+            added=[*entries_of(wanted, self.files), *deletes],
+            gone=gone | unneeded(tasks, gone),
+            summary=record,
+        )
+
+    def delete_positions(
+        self, state: Table, tasks: Sequence[FileScanTask], found: Mapping[str, BitMap64]
+    ) -> tuple[list[Entry], set[str]]:
+        """Writes the positions of rows that are deleted, in place of those for an earlier state.
+
+        Arguments and result are as for `write_deletes`.
+        """
+        self.remove_for_state()
+        deletes, gone = write_deletes(self.storage, root_of(state), self.folder, found, tasks)
+        self.for_state = [path_in(state, file.file_path) for file in deletes]
+        return deletes, gone
+
+    def remove_for_state(self) -> None:
+        """Removes the files that were written for the last state."""
+        with suppress(StorageFailed):
+            self.storage.remove(self.for_state)
+
+    def remove_files(self) -> None:
+        """Removes files that nobody will read."""
+        super().remove_files()
+        self.remove_for_state()
 
     def _may_have_rows(self, table: Table) -> bool:
         """Returns whether an attempt at this batch was published, or may have expired."""
@@ -314,20 +386,6 @@ def entries_of(metadata: TableMetadata, files: Iterable[DataFile]) -> Iterator[E
         )
         entry.spec_id = metadata.default_spec_id
         yield entry
-
-
-def iceberg_columns(spark: SparkSession, schema: StructType) -> pa.Schema:
-    """Returns the columns of a DataFrame for its files, if Iceberg has their types."""
-    check_columns(schema, ICEBERG_TYPES, "Iceberg")
-    # Its plan has no rows, so that Spark runs no job.
-    stored = stored_schema(spark.createDataFrame([], schema).limit(0).toArrow().schema)
-    comments = [column.metadata.get("comment") for column in schema]
-    return pa.schema(
-        [
-            field.with_metadata({"doc": comment}) if comment else field
-            for field, comment in zip(stored, comments, strict=True)
-        ]
-    )
 
 
 def _new_location(storage: Storage, name: str) -> str:

@@ -1,6 +1,6 @@
 """Stores batches in an Iceberg table. It needs no jar."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +19,7 @@ from ..compaction import compact
 from ..files.file_reader import read_table_files
 from ..files.storage import Storage
 from ..members import INCARNATION, Stored, newest_in
-from ..modes import Maintained, SchemaEvolution, check_retention
+from ..modes import Maintained, SchemaEvolution, TableMode, check_retention
 from ..table_checks import check_incarnation
 from ..tables import TableSink
 from .catalog import file_options, open_catalog
@@ -33,7 +33,11 @@ class IcebergSink(TableSink):
 
     Spark's tasks write Parquet files, and the driver adds them to the table in one commit, which
     fails for an attempt that lost its lease. `publication.py` has the proof. Readers see all of a
-    batch or nothing of it. Another attempt at the batch replaces its rows in the same commit.
+    batch or nothing of it.
+
+    - `append` adds the rows. Another attempt at the batch replaces them in the same commit.
+    - `upsert` replaces the row of each key, or inserts it, as for `DeltaSink`: tasks find the rows
+      that are replaced, and the commit lists their positions as deleted.
 
     By default the catalog is in the queue's own database, in the schema `catalog_schema`. The role
     needs CREATE in the database to create this schema, or USAGE and CREATE in a schema that exists.
@@ -53,6 +57,8 @@ class IcebergSink(TableSink):
         catalog_schema: the schema of the catalog in the queue's own database.
         catalog_url: another database that has the catalog. A queue over several databases needs
             it, or `catalog`.
+        mode: `append` or `upsert`.
+        key: the columns of the key, for `upsert`.
         schema_evolution: `fail` refuses a DataFrame with other columns than the table; with
             `add_columns`, the table gets columns that it lacks, and columns that the DataFrame
             lacks are null.
@@ -63,8 +69,8 @@ class IcebergSink(TableSink):
         table: its name with its namespace.
 
     Raises:
-        InvalidArgument: if the table's name has no namespace, or if the URL or the path cannot be
-            opened.
+        InvalidArgument: if the table's name has no namespace; if the mode needs a key and there is
+            none, or the reverse; or if the URL or the path cannot be opened.
     """
 
     not_found = NoSuchTableError
@@ -78,6 +84,8 @@ class IcebergSink(TableSink):
         catalog: Mapping[str, str] | None = None,
         catalog_schema: str = "iceberg_catalog",
         catalog_url: str | None = None,
+        mode: TableMode = "append",
+        key: Sequence[str] = (),
         schema_evolution: SchemaEvolution = "fail",
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
@@ -86,7 +94,7 @@ class IcebergSink(TableSink):
                 f"{table!r} is not a name of an Iceberg table",
                 "Give it a namespace, such as sales.revenue.",
             )
-        super().__init__(Storage.of(warehouse, storage_options), schema_evolution)
+        super().__init__(Storage.of(warehouse, storage_options), schema_evolution, mode, key)
         if set(f"{self.storage.location}/{table}") & set("%#?"):
             raise InvalidArgument(
                 f"the warehouse {self.storage.location} or the name of table {table} has one of "
@@ -106,8 +114,10 @@ class IcebergSink(TableSink):
     @contextmanager
     def attempt(self, batch: SparkBatch, schema: StructType) -> Iterator[IcebergOutput]:
         """Begins an attempt to store a batch."""
+        self.check_merge(batch.claim, schema)
         with self.catalog_for(batch) as catalog:
-            yield IcebergOutput(self, self.table, catalog, batch.claim, schema, batch.spark)
+            given = self.table, catalog, batch.claim, schema, batch.spark
+            yield IcebergOutput(self, *given, self.key)
 
     @contextmanager
     def catalog_for(self, batch: SparkBatch) -> Iterator[Catalog]:

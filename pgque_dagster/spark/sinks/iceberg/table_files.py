@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+import pyarrow as pa
 from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile as Entry
 from pyiceberg.manifest import FileFormat
@@ -19,10 +20,12 @@ from pyiceberg.types import (
     TimeType,
     UUIDType,
 )
+from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from ....client.errors import InvalidArgument
+from ..files.data_files import ICEBERG_TYPES, check_columns, stored_schema
 from ..files.positions import SearchedFile
 from ..files.storage import Storage
 from .catalog import file_options
@@ -93,6 +96,20 @@ def root_of(table: Table) -> str:
 def spark_columns(table: Table) -> StructType:
     """Returns the columns of a table as Spark's types."""
     return from_arrow_schema(table.schema().as_arrow(), prefer_timestamp_ntz=True)
+
+
+def iceberg_columns(spark: SparkSession, schema: StructType) -> pa.Schema:
+    """Returns the columns of a DataFrame for its files, if Iceberg has their types."""
+    check_columns(schema, ICEBERG_TYPES, "Iceberg")
+    # Its plan has no rows, so that Spark runs no job.
+    stored = stored_schema(spark.createDataFrame([], schema).limit(0).toArrow().schema)
+    comments = [column.metadata.get("comment") for column in schema]
+    return pa.schema(
+        [
+            field.with_metadata({"doc": comment}) if comment else field
+            for field, comment in zip(stored, comments, strict=True)
+        ]
+    )
 
 
 def foreign_types(table: Table) -> list[str]:
