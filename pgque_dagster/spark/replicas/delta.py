@@ -4,7 +4,7 @@ Each commit has an application transaction of the consumer, whose version is the
 """
 
 import json
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -15,6 +15,7 @@ from pyspark.sql import types as t
 
 from ...client.errors import InvalidArgument
 from ...client.replicas.deletes import HARD
+from ...client.replicas.shape import Altered
 from ...client.replicas.source import SourceTable
 from ..batch import SparkBatch
 from ..sinks.delta.commit import RECORD, DeltaOutput
@@ -111,15 +112,16 @@ class DeltaReplica(LakeReplica[DeltaTable]):
         """Returns the rows of a version."""
         return self.sink.read(spark, version)
 
-    def add_columns(self, spark: SparkSession, names: Set[str]) -> bool:
-        """Adds columns of the source, in which all rows have null."""
+    def alter_columns(self, spark: SparkSession, altered: Altered) -> bool:
+        """Gives the replica the columns that the source has now."""
+        names = altered.added.keys()
         try:
             table = self.sink.load()
         except TableNotFoundError:
             return False
         self.check(table.metadata().configuration)
-        stored = {x["name"] for x in stored_fields(table)}
-        new = t.StructType([x for x in self.columns() if x.name in names - stored])
+        stored = stored_columns(table)
+        new = t.StructType([x for x in self.columns() if x.name in names - {*stored.names}])
         if not self.may_add(names, stored) or lacks_feature(table, new):
             return False
         if new:

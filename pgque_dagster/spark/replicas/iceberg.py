@@ -7,7 +7,7 @@ as a compaction, rows are found again.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
 from ...client.replicas.deletes import HARD
+from ...client.replicas.shape import Altered
 from ...client.replicas.source import SourceTable
 from ..batch import SparkBatch
 from ..reading.in_tasks import as_types
@@ -124,8 +125,9 @@ class IcebergReplica(LakeReplica[Table]):
         """Returns the rows of a version."""
         return self.sink.read(spark, self._url, version)
 
-    def add_columns(self, spark: SparkSession, names: Set[str]) -> bool:
-        """Adds columns of the source, in which all rows have null."""
+    def alter_columns(self, spark: SparkSession, altered: Altered) -> bool:
+        """Gives the replica the columns that the source has now."""
+        names = altered.added.keys()
         with self.sink.open(self._url) as catalog:
             try:
                 table = catalog.load_table(self.sink.table)
@@ -134,10 +136,10 @@ class IcebergReplica(LakeReplica[Table]):
             self.check(table.properties)
             # In older files, a name that was dropped means another column.
             ever = {x.name for schema in table.schemas().values() for x in schema.fields}
-            stored = {x.name for x in table.schema().fields}
-            if (ever - stored) & names or not self.may_add(names, stored):
+            stored = stored_columns(table)
+            if (ever - {*stored.names}) & names or not self.may_add(names, stored):
                 return False
-            new = t.StructType([x for x in self.columns() if x.name in names - stored])
+            new = t.StructType([x for x in self.columns() if x.name in names - {*stored.names}])
             if new:
                 with table.update_schema() as update:
                     update.union_by_name(iceberg_columns(spark, new))

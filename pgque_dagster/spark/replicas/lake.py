@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
 from ...client.replicas.deletes import HARD, HISTORY, SOFT
+from ...client.replicas.shape import Altered
 from ..batch import SparkBatch
 from ..reading.in_tasks import as_types
 from .commit import ReplicaOutput
@@ -20,7 +21,7 @@ from .deletes import changed_rows, copied_rows, live_rows
 from .location import check_columns
 from .parts import CopyInParts
 from .source import DELETED
-from .stored import ReplicaState, StoredReplica, Table
+from .stored import ReplicaState, StoredReplica, Table, kinds
 
 # The maximum number of rows to repair; tasks and the driver hold their keys.
 _REPAIRED = 1_000_000
@@ -36,17 +37,18 @@ class LakeReplica(StoredReplica[Table]):
         """Begins an attempt to publish something in the replica, which has these columns."""
 
     @abstractmethod
-    def add_columns(self, spark: SparkSession, names: Set[str]) -> bool:
-        """Adds columns of the source, in which all rows have null.
+    def alter_columns(self, spark: SparkSession, altered: Altered) -> bool:
+        """Gives the replica the columns that the source has now.
 
-        Returns False if a column may have kept values, cannot be added, or is not the source's.
+        Returns False if a column may have kept values, cannot be altered, or is not the source's.
         """
 
-    def may_add(self, names: Set[str], stored: Set[str]) -> bool:
-        """Returns whether a replica that has some columns lacks values of no others."""
-        if self.deletes == HARD:
-            return stored <= {x.name for x in self.columns()}
-        return not stored & names
+    def may_add(self, names: Set[str], stored: t.StructType) -> bool:
+        """Returns whether a replica that has some columns lacks only others, and no values."""
+        has, wants = kinds(stored), kinds(self.columns())
+        if not wants.items() - has.items() <= {(name, wants[name]) for name in names}:
+            return False
+        return has.keys() <= wants.keys() if self.deletes == HARD else not has.keys() & names
 
     def overwrite(
         self,

@@ -134,10 +134,9 @@ class _Apply:
         is_new = True
         with replica.sink.errors(claim):
             if copied and copied.shape != source.shape and standing.why_unknown is None:
-                added = standing.altered.added.keys()
                 # An attempt that was paused may not add what was dropped meanwhile.
                 claim.renew()
-                is_new = replica.add_columns(self._batch.spark, added)
+                is_new = replica.alter_columns(self._batch.spark, standing.altered)
             state = replica.state()
             foreign = None if state else replica.foreign_version()
         noted_tick = self._tables.noted_tick(name)
