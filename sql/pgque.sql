@@ -7714,8 +7714,8 @@ $$;
 -- Records that a consumer has copied a table as a snapshot shows it. It is called in the transaction of
 -- the ack, so it counts only if the attempt that copied is the one that was acked. From then on, the
 -- consumer skips the changes that the snapshot contains. With the snapshot of the last copy, it records only
--- another shape, once the open batch has all events that were written under earlier ones. Before that, an added
--- column has the table copied again: nobody could tell later what the replica has under its name.
+-- another shape, once the open batch has all events that were written under earlier ones; before that, only
+-- which columns the replica has.
 -- locks: none. writes: replica_table.
 create or replace function pgque.set_replicated(
     i_queue text, i_consumer text, i_table text, i_copied pg_snapshot, i_shape text)
@@ -7737,21 +7737,14 @@ begin
             -- A subtransaction looks ended in a snapshot in which its transaction is in progress.
             where w.value::xid8 >= pg_snapshot_xmin(t.tick_snapshot));
     end if;
-    if v_later then
-        delete from pgque.replica_table r
-        where r.sub_id = v_sub.sub_id and r.table_name = i_table and r.copied::text = i_copied::text
-          and starts_with(r.shape, '{')
-          and not r.shape::jsonb -> 'columns'
-                  ?& array(select jsonb_object_keys(i_shape::jsonb -> 'columns'));
-        if found then
-            return;
-        end if;
-    end if;
     insert into pgque.replica_table as r (sub_id, table_name, incarnation, copied, shape)
     values (v_sub.sub_id, i_table, pgque.incarnation()::text, i_copied, i_shape)
     on conflict (sub_id, table_name) do update
     set incarnation = excluded.incarnation, copied = excluded.copied,
-        shape = case when v_later and r.copied::text = i_copied::text then r.shape else i_shape end;
+        shape = case when not v_later or r.copied::text <> i_copied::text then i_shape
+                     when starts_with(r.shape, '{') then (r.shape::jsonb || jsonb_build_object(
+                         'has', i_shape::jsonb -> 'columns'))::text
+                     else r.shape end;
 end;
 $$;
 
@@ -7953,9 +7946,10 @@ as $$
 $$;
 
 -- What happens to a table that its triggers do not report, as facts of the catalog: its columns by number,
--- and the transactions that wrote their definitions last; what PostgreSQL reads in a column that a row
--- lacks; whether partitions have the columns in another order; the key; the relations with their files, which
--- TRUNCATE and VACUUM FULL also replace; the triggers of capture() into this queue, or the publication; the enums and composite
+-- with the underlying types of domains, and the transactions that wrote their definitions last; what
+-- PostgreSQL reads in a column that a row lacks, as the JSON of events; whether partitions have the columns
+-- in another order; the key; the relations with their files, which TRUNCATE and VACUUM FULL also replace;
+-- the triggers of capture() into this queue, or the publication; the enums and composite
 -- types in its values. Null if there is no such table.
 create or replace function pgque.table_facts(i_table regclass, i_queue text)
 returns jsonb
@@ -7968,8 +7962,12 @@ set timezone = 'UTC'
 set lc_monetary = 'C'
 as $$
     with attribute as (
-        select a.*, s.next - (s.next - a.xmin::text::bigint) % 4294967296 as writer
-        from pg_attribute a, (select pg_snapshot_xmax(pg_current_snapshot())::text::bigint) s (next)
+        select a.*, s.next - (s.next - a.xmin::text::bigint) % 4294967296 as writer, t.typoutput in (
+                   'int2out'::regproc, 'int4out'::regproc, 'int8out'::regproc, 'boolout'::regproc,
+                   'textout'::regproc, 'varcharout'::regproc, 'timestamp_out'::regproc,
+                   'timestamptz_out'::regproc) as is_plain  -- as in capture_columns()
+        from (select pg_snapshot_xmax(pg_current_snapshot())::text::bigint) s (next), pg_attribute a
+        left join pg_type t on t.oid = a.atttypid
         where a.attrelid = i_table and a.attnum > 0
     ),
     made as (
@@ -7984,12 +7982,20 @@ as $$
     )
     select jsonb_build_object(
         'columns', (select jsonb_object_agg(a.attnum, jsonb_build_object(
-                        'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod),
-                        'of', array[a.atttypid::bigint, a.atttypmod, a.attcollation::bigint]))
+                        'name', a.attname, 'type', (
+                            with recursive base as (
+                                select a.atttypid as type, a.atttypmod as modifier
+                                union all
+                                select t.typbasetype, t.typtypmod
+                                from base b join pg_type t on t.oid = b.type and t.typtype = 'd')
+                            select format_type(b.type, b.modifier)
+                            from base b join pg_type t on t.oid = b.type and t.typtype <> 'd')))
                     from attribute a where not a.attisdropped and a.attgenerated <> 'v'),
         'writers', (select jsonb_object_agg(a.attnum, a.writer) from attribute a),
         'missing', (select jsonb_object_agg(m.attnum, m.found)
-                    from (select a.attnum, jsonb_agg(distinct array_to_string(p.attmissingval, ''))
+                    from (select a.attnum, jsonb_agg(distinct case
+                                     when a.is_plain then (array_to_json(p.attmissingval) -> 0)::text
+                                     else to_json(array_to_string(p.attmissingval, ''))::text end)
                           from pgque.capture_relations(i_table) r
                           -- By the index, because how many relations there are is estimated too high.
                           cross join lateral (select * from pg_attribute p

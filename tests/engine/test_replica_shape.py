@@ -53,14 +53,16 @@ def test_a_subtransaction_counts_with_its_transaction(q: Connection, database_ur
     assert q.value(STORED)
 
 
-def test_a_column_that_is_added_after_a_batch_has_the_next_one_copy(q: Connection) -> None:
+def test_before_another_shape_counts_the_columns_of_the_replica_are_known(q: Connection) -> None:
     q.execute(TABLE.encode())
     copied = str(q.value("select pg_current_snapshot()"))
     note(q, copied)
     batch(q)
     q.execute("alter table t add b int")
     note(q, copied)
-    assert not q.value("select count(*) from pgque.replica_table")
+    stored = "(select shape::jsonb from pgque.replica_table)"
+    assert q.value(f"select {stored} - 'has' <> {FACTS}")
+    assert q.value(f"select {stored} -> 'has' = {FACTS} -> 'columns'")
 
 
 def test_the_shape_of_another_copy_counts_at_once(q: Connection) -> None:
@@ -80,12 +82,17 @@ def test_facts_tell_what_rows_have_in_a_column_that_they_lack(q: Connection) -> 
         """alter table t add d text default e'"x", \\'{}\\' \\\\', add e int[] default '{1,2}'"""
     )
     q.execute("alter table t add f box default '(1,1),(0,0)'")
+    q.execute("create domain few as int; alter table t add g few default 7")
+    q.execute("alter table t add h numeric default 7.50, add i boolean default true")
     q.execute("set timezone = 'Asia/Tokyo'; set datestyle = 'german'")
     assert q.value(f"select {FACTS} -> 'missing'") == {
-        "3": ["2026-01-02 01:04:00+00"],
-        "5": ["""\"x", '{}' \\"""],
-        "6": ["{1,2}"],
-        "7": ["(1,1),(0,0)"],
+        "3": ['"2026-01-02T01:04:00+00:00"'],
+        "5": [r'''"\"x\", '{}' \\"'''],
+        "6": ['"{1,2}"'],
+        "7": ['"(1,1),(0,0)"'],
+        "8": ["7"],
+        "9": ['"7.50"'],
+        "10": ["true"],
     }
 
 

@@ -35,7 +35,7 @@ from .events import TRUNCATE, kinds
 from .outcome import Apart, Copied, forget, remember_shape
 from .parts import Extent
 from .snapshot import Snapshot
-from .source import SourceTable
+from .source import Readings, SourceTable
 from .spec import TableSpec
 from .standing import Log, ReplicaChanged, Standing, find_standings
 
@@ -158,22 +158,23 @@ class BatchTables:
         )
 
     def why_altered(
-        self, standing: Standing, events: Sequence[Slice], later: Set[str]
+        self, standing: Standing, readings: Readings | None, later: Set[str]
     ) -> str | None:
         """Returns why a table is copied whose facts alone do not tell; None if it is not.
 
         Args:
             standing: the table's standing, in which nothing speaks for a copy.
-            events: its events that the last copy lacks.
+            readings: how its events that the last copy lacks are read, if that is known.
             later: the types of these events, if a TRUNCATE is among them.
         """
-        altered, batch = standing.altered, self._batch
-        is_followed = True
-        if altered.is_rewritten:
-            is_followed = not (altered.is_touched or altered.needs) and (
+        altered, is_followed = standing.altered, readings is not None
+        if altered.is_rewritten and is_followed:
+            is_followed = not (altered.columns or altered.needs) and (
                 TRUNCATE in later or self._is_truncated_later(standing)
             )
-        if not is_followed or altered.misreads(batch.session, events):
+        if readings is None:
+            return f"{altered.reason}; and changes do not tell which columns they have"
+        if not is_followed:
             return altered.reason
         truncated = ("it was truncated",) if TRUNCATE in later else ()
         if told := (*altered.told, *truncated):

@@ -1,18 +1,22 @@
 """What has happened to a table since its last copy that its triggers do not report, in words.
 
-The shape of a table is a text of facts (`pgque.table_facts`), stored with its last copy. Events
-name columns. If nothing wrote a column's definition, its name meant the same all the time.
-Otherwise, the names in each event must be those that the table had. They are in the order of the
-columns' numbers, which only grow and are never used again: so the same names are the same columns.
-Once the tick that ends a batch sees the transactions that wrote definitions, the new shape is
-stored: they waited for writers, and later ones for them, so no later event has other names.
+The shape of a table is a text of facts (`pgque.table_facts`), stored with its last copy. Once the
+tick that ends a batch sees the transactions that wrote definitions of columns, the new shape is
+stored: they waited for writers, and later ones for them, so no later event has other names. Until
+then, the stored shape only says which columns the replica has already, under `has`.
+
+Events name columns, in the order of the columns' numbers, which only grow and are never used
+again. If nothing wrote a column's definition, it had its name all the time; otherwise, it may have
+had any. So the names in an event tell its columns if there is only one way to give them to these.
 """
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 from psycopg import sql
 
@@ -20,7 +24,7 @@ from ..models import Slice
 from ..operation import Call
 from ..plans import where
 from ..session import Session
-from .source import SourceTable
+from .source import Readings, SourceTable
 
 # What is said if one of the facts differs.
 _PARTS = {
@@ -28,15 +32,32 @@ _PARTS = {
     "triggers": "its triggers were dropped, created, disabled or enabled",
     "spec": "other columns are left out, masked or text, or arrays are lists",
 }
+_TEXTS = {"text", "character varying"}
 # Where one of these types is changed to another and back without a rewrite, values that events have
 # of the other type are the same, or refused.
 _PLAIN = (
     *("smallint", "integer", "bigint", "boolean", "real", "double precision", "numeric", "uuid"),
-    *("text", "character varying", "character", "bytea", "date", "json", "jsonb", "interval"),
+    *(*_TEXTS, "character", "bytea", "date", "json", "jsonb", "interval"),
     *("timestamp without time zone", "timestamp with time zone"),
 )
 _ROWS = sql.SQL("ev_type in ('insert', 'update', 'delete')")
 _NAMES = "select distinct array(select json_object_keys(ev_data::json)) from "
+
+
+class Column(NamedTuple):
+    """A column that events may have.
+
+    Attributes:
+        name: its name in all events that have it; None if it may have had any.
+        now: its name now; None if it was dropped.
+        may_lack: whether events may lack it.
+        first: what rows have that lack it, as JSON; None for null.
+    """
+
+    name: str | None
+    now: str | None
+    may_lack: bool
+    first: str | None
 
 
 @dataclass(frozen=True)
@@ -45,22 +66,24 @@ class Altered:
 
     Attributes:
         why: what only a copy can follow, in words.
-        added: the columns that were added, each with what older rows have; None for null.
-        dropped: the columns that were dropped.
-        told: both in words.
+        added: the columns that the replica lacks, each with what its rows have there, as the text
+            in events; None for null.
+        dropped: the columns that only the replica has.
+        renamed: the columns that the replica has under other names, with these.
+        retyped: the columns whose type differs, as PostgreSQL prints it.
+        told: all of these in words.
         is_rewritten: whether it has other files, as after a TRUNCATE.
-        is_touched: whether the definition of a column was written, as for NOT NULL, or to rename it
-            and back.
-        columns: the columns that its events may have, in order.
+        columns: the columns that its events may have, in order; empty if names tell them.
     """
 
     why: tuple[str, ...] = ()
     added: Mapping[str, str | None] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    retyped: Collection[str] = ()
     told: tuple[str, ...] = ()
     is_rewritten: bool = False
-    is_touched: bool = False
-    columns: Collection[tuple[str, ...]] = ()
+    columns: tuple[Column, ...] = ()
 
     @staticmethod
     def since(shape: str, source: SourceTable) -> "Altered":
@@ -68,87 +91,186 @@ class Altered:
         if not shape.startswith("{"):  # An earlier version stored a hash.
             return Altered(() if shape == source.old_shape else ("it is not as it was",))
         was, now = json.loads(shape), json.loads(source.shape)
-        why = [text for part, text in _PARTS.items() if was[part] != now[part]]
-        if was["files"].keys() != now["files"].keys():
-            why.append("partitions were created, attached, detached or dropped")
-        for name, made in now["types"].items():
-            if was["types"].get(name, made) != made:
-                why.append(f"type {name} has other labels or attributes")
-        before, columns = was["columns"], now["columns"]
-        told = tuple(_of_columns(before, columns, source))
-        numbers = sorted(columns.keys() - before.keys(), key=int)
-        first = {number: source.missing.get(number, (None,)) for number in numbers}
-        added = {columns[number]["name"]: first[number][0] for number in numbers}
-        dropped = tuple(before[x]["name"] for x in before.keys() - columns.keys())
-        # If others came and went, events may have them under any name.
-        others = len(now["writers"]) - len(was["writers"]) - len(added)
-        is_changed = any(before.get(x, column) != column for x, column in columns.items())
-        named = {*source.spec.exclude, *source.spec.mask, *source.spec.unstorable}
-        is_one = all(len(each) == 1 for each in first.values())
-        if is_changed or (added and (dropped or others)) or added.keys() & named or not is_one:
-            why += told
-        touched = [
-            column
-            for number, column in columns.items()
-            if before.get(number) == column and was["writers"][number] != now["writers"][number]
-        ]
-        if touched and dropped and others:
-            why += told
-        if touched and now["mixed"]:
-            why.append("columns were defined again that partitions have in another order")
-        as_text = source.spec.mask.keys() | source.spec.unstorable.keys()
-        for column in touched:
-            name, kind = column["name"], re.sub(r"\(.*?\)", "", column["type"])
-            if name not in source.spec.exclude and (kind not in _PLAIN or name in as_text):
-                why.append(f"column {name} {kind} was defined again")
-        names = [
-            tuple(each[number]["name"] for number in sorted(each, key=int))
-            for each in (before, columns)
-        ]
-        if added:  # One after another.
-            names = [names[1][:count] for count in range(len(before), len(columns) + 1)]
-        is_rewritten = was["files"] != now["files"]
-        return Altered(tuple(why), added, dropped, told, is_rewritten, bool(touched), names)
+        has, columns = was.get("has", was["columns"]), now["columns"]
+        both = [(has[x], columns[x]) for x in _sorted(columns) if x in has]
+        return Altered(
+            (*_of_table(was, now), *_of_columns(was, now, source)),
+            {
+                columns[number]["name"]: _text(_first(number, source))
+                for number in _sorted(columns)
+                if number not in has
+            },
+            tuple(has[number]["name"] for number in _sorted(has) if number not in columns),
+            {new["name"]: old["name"] for old, new in both if old["name"] != new["name"]},
+            tuple(new["name"] for old, new in both if old["type"] != new["type"]),
+            tuple(
+                text
+                for number in _sorted(has.keys() | columns.keys())
+                for text in _told(number, has.get(number), columns.get(number), source)
+            ),
+            was["files"] != now["files"],
+            tuple(_ever(was, now, source)),
+        )
 
     @property
     def needs(self) -> frozenset[str]:
         """What a target must do with columns to follow without a copy."""
+        kinds = {"drops": self.dropped, "renames": self.renamed, "types": self.retyped}
         values = {"nulls" if first is None else "values" for first in self.added.values()}
-        return frozenset({*values, *(["drops"] if self.dropped else [])})
+        return frozenset({*values, *(kind for kind, found in kinds.items() if found)})
 
     @property
     def reason(self) -> str:
         """Why the table is copied, if it is."""
         files = ("its files were rewritten",) if self.is_rewritten else ()
         told = dict.fromkeys((*self.why, *self.told, *files))
-        return f"it was altered: {'; '.join(told or ['columns were renamed, and back'])}"
+        return f"it was altered: {'; '.join(told or ['columns were defined again'])}"
 
-    def misreads(self, session: Session, events: Sequence[Slice]) -> bool:
-        """Returns whether rows in some events may have other columns under the same names."""
-        if not (self.is_touched or self.added) or not events:
-            return False
+    def readings(self, session: Session, events: Sequence[Slice]) -> Readings | None:
+        """Returns how rows in some events are read, by the names of their columns.
+
+        Those that have the current names and columns need none. None if names do not tell.
+        """
+        if not self.columns or not events:
+            return {}
         query = " union ".join(f"{_NAMES}{part.rows}" for part in where(events, _ROWS))
         found = session.run(Call(query.replace("%", "%%"), (), list))
-        return any(tuple(names) not in self.columns for (names,) in found)
+        readings = {}
+        kept = [each for each in self.columns if each.now is not None]
+        for names in {tuple(names) for (names,) in found}:
+            if (places := places_in(names, self.columns)) is None:
+                return None
+            if names != tuple(each.now for each in kept) or places != tuple(range(len(names))):
+                readings[names] = tuple(
+                    (str(each.now), place, each.first)
+                    for each, place in zip(kept, places, strict=True)
+                )
+        return readings
+
+
+def places_in(names: Sequence[str], columns: Sequence[Column]) -> tuple[int | None, ...] | None:
+    """Returns the place of each column that was not dropped among the names of an event.
+
+    It is None for a column that the event lacks. Returns None if there is no way to give the names
+    to the columns, or more than one.
+    """
+    # By how many names are given. Of several ways, two are enough.
+    ways: dict[int, set[tuple[int | None, ...]]] = {0: {()}}
+    for each in columns:
+        after: dict[int, set[tuple[int | None, ...]]] = defaultdict(set)
+        for given, found in ways.items():
+            if given < len(names) and each.name in (None, names[given]):
+                after[given + 1] |= {(*way, given) if each.now else way for way in found}
+            # An event that lacks a column that was not dropped is older than the later columns.
+            if each.may_lack and (given == len(names) or not each.now):
+                after[given] |= {(*way, None) if each.now else way for way in found}
+        ways = {given: set(islice(found, 2)) for given, found in after.items()}
+    found = ways.get(len(names), set())
+    return found.pop() if len(found) == 1 else None
+
+
+def _ever(was: Mapping[str, Any], now: Mapping[str, Any], source: SourceTable) -> Iterator[Column]:
+    """Yields the columns that events may have; none if names tell them."""
+    before, columns = was["columns"], now["columns"]
+    same = {number for number in columns if number in before and not _is_touched(number, was, now)}
+    if same == columns.keys():
+        return
+    for number in _sorted(now["writers"]):
+        old, new = before.get(number), columns.get(number)
+        if old is None and new is None and number in was["writers"]:
+            continue
+        # Partitions that have the columns in another order tell them by names only.
+        is_known = number in same or (new is not None and now["mixed"])
+        name = new["name"] if new is not None else None
+        may_lack = old is None or new is None
+        yield Column(name if is_known else None, name, may_lack, _first(number, source))
+
+
+def _of_table(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what only a copy can follow, but for columns."""
+    for part, text in _PARTS.items():
+        if was[part] != now[part]:
+            yield text
+    if was["files"].keys() != now["files"].keys():
+        yield "partitions were created, attached, detached or dropped"
+    for name, made in now["types"].items():
+        if was["types"].get(name, made) != made:
+            yield f"type {name} has other labels or attributes"
 
 
 def _of_columns(
     was: Mapping[str, Any], now: Mapping[str, Any], source: SourceTable
 ) -> Iterator[str]:
-    for number in sorted(was.keys() | now.keys(), key=int):
-        before, after = was.get(number), now.get(number)
-        if before == after:
+    """Yields how columns were altered that only a copy can follow."""
+    before, columns, spec = was["columns"], now["columns"], source.spec
+    as_text = spec.mask.keys() | spec.unstorable.keys()
+    touched = [x for x in _sorted(columns) if x in before and _is_touched(x, was, now)]
+    added = [number for number in _sorted(columns) if number not in before]
+    # Others came and went.
+    others = len(now["writers"]) - len(was["writers"]) - len(added)
+    if now["mixed"] and (touched or (added and (others or before.keys() - columns.keys()))):
+        yield "columns were defined again that partitions have in another order"
+    for number in touched:
+        old, new = before[number], columns[number]
+        names = {old["name"], new["name"]}
+        if names <= set(spec.exclude):
             continue
-        name = (after or before or {})["name"]
-        told = f"column {number} {name}"
-        if after is None:
-            yield f"{told} was dropped"
-        elif before is None:
-            first = " or ".join(source.missing.get(number, ["null"]))
-            is_hidden = name in source.spec.exclude or name in source.spec.mask
-            old = "" if is_hidden else f", old rows have {first}"
-            yield f"{told} {after['type']} was added{old}"
-        elif before["name"] != name:
-            yield f"{told} was {before['name']}"
-        else:
-            yield f"{told} is {after['type']} and was {before['type']}"
+        if not _print_alike(old, new) or names & (as_text | set(spec.exclude)):
+            again = f"column {new['name']} {_kind(new['type'])} was defined again"
+            yield from list(_told(number, old, new, source)) or [again]
+    for number in added:
+        new, firsts = columns[number], source.missing.get(number, ())
+        old = was.get("has", {}).get(number)
+        is_odd = number in was["writers"] or len(firsts) > 1
+        if old and old["type"] != new["type"]:
+            is_odd |= not _print_alike(old, new)
+        if is_odd or new["name"] in as_text or new["name"] in spec.exclude:
+            yield from _told(number, None, new, source)
+
+
+def _told(
+    number: str, old: Mapping[str, str] | None, new: Mapping[str, str] | None, source: SourceTable
+) -> Iterator[str]:
+    told = f"column {number} {(new or old or {})['name']}"
+    if new is None:
+        yield f"{told} was dropped"
+    elif old is None:
+        name, firsts = new["name"], source.missing.get(number, ["null"])
+        is_hidden = name in source.spec.exclude or name in source.spec.mask
+        has = "" if is_hidden else f", old rows have {' or '.join(str(_text(x)) for x in firsts)}"
+        yield f"{told} {new['type']} was added{has}"
+    else:
+        if old["name"] != new["name"]:
+            yield f"{told} was {old['name']}"
+        if old["type"] != new["type"]:
+            yield f"{told} is {new['type']} and was {old['type']}"
+
+
+def _is_touched(number: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Returns whether the definition of a column was written, as for NOT NULL."""
+    return bool(was["writers"][number] != now["writers"][number])
+
+
+def _print_alike(old: Mapping[str, str], new: Mapping[str, str]) -> bool:
+    """Returns whether values of two types print alike if changing one to the other keeps files."""
+    kinds = {_kind(old["type"]), _kind(new["type"])}
+    return kinds <= set(_PLAIN) and (len(kinds) == 1 or kinds <= _TEXTS)
+
+
+def _first(number: str, source: SourceTable) -> str | None:
+    return next(iter(source.missing.get(number, ())), None)
+
+
+def _text(value: str | None) -> str | None:
+    """Returns the text of a value in JSON."""
+    found = None if value is None else json.loads(value)
+    return found if isinstance(found, str) else value
+
+
+def _kind(name: str) -> str:
+    """Returns a type without its length or precision."""
+    return re.sub(r"\(.*?\)", "", name)
+
+
+def _sorted(numbers: Collection[str]) -> list[str]:
+    return sorted(numbers, key=int)

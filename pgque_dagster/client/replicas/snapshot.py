@@ -16,6 +16,7 @@ from ..relay.setup import is_relayed
 from ..rights import Connection
 from ..session import Session
 from .deletes import HARD, Deletes
+from .events import current_row
 from .source import SourceTable
 
 _TICK_ATTEMPTS = 5
@@ -158,14 +159,14 @@ def kept_columns(source: SourceTable) -> sql.Composable:
 
     The source's database does this, so excluded values never leave it.
     """
-    spec = source.spec
+    spec, data = source.spec, current_row(source.readings)
     if not spec.exclude and not spec.mask:
-        return sql.SQL("ev_data")
+        return data
     hashed = sql.SQL(_HASH).format(sql.SQL("value #>> '{}'"))
     return sql.SQL(
         "(select json_object_agg(key, case when key = any ({}::text[]) then to_json({})"
-        " else value end)::text from json_each(ev_data::json) where key <> all ({}::text[]))"
-    ).format(list(spec.mask), hashed, list(spec.exclude))
+        " else value end)::text from json_each(({})::json) where key <> all ({}::text[]))"
+    ).format(list(spec.mask), hashed, data, list(spec.exclude))
 
 
 def _tick(url: str, queue: str, reader: psycopg.Connection[Any]) -> int:

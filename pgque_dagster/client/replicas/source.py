@@ -36,6 +36,11 @@ where e.bytes is not null
 """
 
 
+# By the names of the columns in an event: the columns that a table has now, each with the place of
+# its name among them, or None, and the JSON of what it has without one, or None for null.
+Readings = Mapping[tuple[str, ...], tuple[tuple[str, int | None, str | None], ...]]
+
+
 @dataclass(frozen=True)
 class Estimate:
     """What PostgreSQL knows about a table without reading it.
@@ -77,10 +82,10 @@ class SourceTable:
         key: the columns of its key; empty if rows are only appended.
         shape: what tells changes to the table that its triggers do not report, and of the spec.
         spec: what is replicated. Its columns are those of the replica: masked ones are text.
-        missing: what PostgreSQL reads in columns that a row lacks, by the column's number. It may
-            differ between partitions.
+        missing: what PostgreSQL reads in columns that a row lacks, as the JSON of events, by the
+            column's number. It may differ between partitions.
         old_shape: what earlier versions stored instead of the shape, if that is needed.
-        may_lack: whether events may lack columns, which are null then.
+        readings: how events are read that have other columns, or other names of columns.
     """
 
     name: str
@@ -91,7 +96,7 @@ class SourceTable:
     spec: TableSpec
     missing: Mapping[str, Sequence[str]] = field(default_factory=dict)
     old_shape: str = ""
-    may_lack: bool = False
+    readings: Readings = field(default_factory=dict)
 
     @staticmethod
     def find(session: Session, table: str | TableSpec, queue: str | None = None) -> "SourceTable":

@@ -147,8 +147,8 @@ class Standing:
         """Returns why waiting changes cannot be applied to the replica; None if they can."""
         if COPY not in kinds and self.unappended(kinds):
             return "rows were changed or deleted, which append does not replicate"
-        if kinds and self.altered.is_touched:
-            return "columns were defined again since the last batch"
+        if kinds and self.altered.columns:
+            return "columns were defined again, or added, since the last batch"
         return NEXT_COPIES if kinds & {COPY, TRUNCATE} else None
 
     def mended(self, session: Session) -> "Standing":

@@ -19,11 +19,12 @@ from ...client.plans import is_after, of_table, where
 from ...client.replicas.batch_tables import BatchTables
 from ...client.replicas.capture import COPY, check_deletes
 from ...client.replicas.deletes import HARD
-from ...client.replicas.events import TRUNCATE, after_truncate
+from ...client.replicas.events import TRUNCATE, after_truncate, read_as
 from ...client.replicas.events import kinds as kinds_of
 from ...client.replicas.outcome import Apart, Copied, Replicated, acked, remember
 from ...client.replicas.parts import share_ends
 from ...client.replicas.snapshot import Snapshot
+from ...client.replicas.source import SourceTable
 from ...client.replicas.spec import TableSpec
 from ...client.replicas.standing import Log, Standing
 from ..batch import SparkBatch, attempt_of
@@ -63,8 +64,8 @@ def replicate(
     """
     claim = acked(batch.claim)
     check_deletes(claim.session, claim.queue, target.deletes)
-    follows = {"nulls"} if target.deletes == HARD else {"nulls", "drops"}
-    tables = BatchTables(claim, specs, log, follows)
+    drops = set() if target.deletes == HARD else {"drops"}
+    tables = BatchTables(claim, specs, log, {"nulls", "types", *drops})
     yield from _Apply(batch, claim, tables, target, log).run()
     yield from tables.settle()
 
@@ -157,7 +158,8 @@ class _Apply:
             later = {TRUNCATE, *kinds_of(claim.session, events).get(name, set())}
         stored = state.copied if state else None
         reason = standing.copy_reason(stored, kinds, later, foreign)
-        reason = reason or self._tables.why_altered(standing, events, later)
+        readings = {} if reason else standing.altered.readings(claim.session, events)
+        reason = reason or self._tables.why_altered(standing, readings, later)
         if not is_new:
             reason = reason or standing.altered.reason
         if copied is None or reason is not None:
@@ -170,13 +172,14 @@ class _Apply:
         if not kinds:
             self._tables.note_shape(standing, later)
             return Replicated(source, replica.location, None, 0, None)
-        done = self._follow(standing, replica, copied, events, is_truncated)
+        events = read_as(events, readings or {})
+        done = self._follow(source, replica, copied, events, is_truncated)
         self._tables.note_shape(standing, later)
         return done
 
     def _follow(
         self,
-        standing: Standing,
+        source: SourceTable,
         replica: LakeReplica[Any],
         copied: Copied,
         events: Sequence[Slice],
@@ -184,7 +187,6 @@ class _Apply:
     ) -> Replicated:
         """Applies events to a replica; those after a TRUNCATE tell all rows that there are."""
         batch, location = self._batch, replica.location
-        source = replace(standing.source, may_lack=bool(standing.altered.added))
         if self._tables.noted_tick(source.name) is None:
             changes = net_changes(read_events(batch, events), source, fits_one_task(batch))
         else:

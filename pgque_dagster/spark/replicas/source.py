@@ -14,7 +14,7 @@ from pyspark.sql.window import Window
 from ...client.replicas.deletes import SOFT, Deletes
 from ...client.replicas.source import SourceTable
 from ...client.replicas.spec import LIST
-from ..payload.changes import EVENT_COLUMNS, ChangeFormat, MissingColumns
+from ..payload.changes import EVENT_COLUMNS, ChangeFormat
 from ..payload.parsing import EventParsing, parse_events
 from ..reading.arrow import nullable
 from ..reading.in_tasks import map_in_tasks
@@ -171,8 +171,7 @@ def _parsed(events: DataFrame, source: SourceTable, keep: Sequence[str] = ()) ->
 
 
 def _change_format(source: SourceTable) -> ChangeFormat:
-    missing: MissingColumns = "null" if source.may_lack else "malformed"
-    return ChangeFormat(spark_columns(source), source.key or None, missing)
+    return ChangeFormat(spark_columns(source), source.key or None, "malformed")
 
 
 def _spark_type(kind: str, *, as_lists: bool = False) -> t.DataType:

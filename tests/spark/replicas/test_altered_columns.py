@@ -1,4 +1,4 @@
-"""Columns that are added or dropped, with rows changed before, in and after that."""
+"""Columns that are altered in each way, with rows changed before, in and after that."""
 
 import psycopg
 import pytest
@@ -18,11 +18,37 @@ CHANGES = {
     "drops_two": ("alter table {0} drop b; alter table {0} drop c", {"drops"}),
     "passes": ("alter table {0} add z int; update {0} set z = 1; alter table {0} drop z", set()),
     "undone": ("savepoint s; alter table {0} add z int; rollback to s", set()),
-    "mixed": ("alter table {0} add z int; alter table {0} drop b", {"a copy"}),
-    "anew": ("alter table {0} drop b; alter table {0} add b text", {"a copy"}),
-    "named": ("alter table {0} rename b to z", {"a copy"}),
+    "mixed": ("alter table {0} add z int; alter table {0} drop b", {"nulls", "drops"}),
+    "anew": ("alter table {0} drop b; alter table {0} add b text", {"drops", "nulls", "anew"}),
+    "named": ("alter table {0} rename b to z", {"renames"}),
+    "swapped": (
+        "alter table {0} rename b to z; alter table {0} rename w to b;"
+        " alter table {0} rename z to w",
+        {"renames"},
+    ),
+    "several": (
+        "alter table {0} rename b to z; alter table {0} drop c; alter table {0} rename w to b;"
+        " update {0} set b = 'several' where id = 7; alter table {0} add y int default 7;"
+        " alter table {0} rename y to x; alter table {0} add q int; alter table {0} drop q",
+        {"renames", "drops", "values"},
+    ),
+    "texts": ("alter table {0} alter v type text, alter t type timestamp(4)", {"types"}),
+    "wider": ("alter table {0} alter n type numeric(12, 2), alter v type varchar(12)", {"wider"}),
+    "digits": ("alter table {0} alter n type numeric; alter table {0} rename n to z", {"wider"}),
+    "domain": ("alter table {0} alter v type few", set()),
+    "zone": ("set local timezone = 'UTC'; alter table {0} alter t type timestamptz", {"a copy"}),
+    "shorter": ("alter table {0} alter n type numeric(8, 1)", {"a copy"}),
+    # The names in changes are the same before and after.
+    "again_last": ("alter table {0} drop e; alter table {0} add e int", {"a copy"}),
     "volatile": ("alter table {0} add z float default random()", {"a copy"}),
 }
+TABLE = """
+create table {0} (
+    id int primary key, a text, b text default 'd', c int, w text default 'w',
+    n numeric(6, 2) default 1.5, v varchar(9) default 'v',
+    t timestamp(3) default '2026-01-02 03:04', e int default 3);
+insert into {0} (id, a, b, w) select n, 'first', 'b' || n, 'w' || n from generate_series(1, 8) n;
+"""
 STEPS = (
     "update {0} set a = 'before' where id = 1; insert into {0} values (10, 'before')",
     "begin; insert into {0} values (11, 'in'); update {0} set a = 'in' where id = 2; {1};"
@@ -34,13 +60,21 @@ STEPS = (
 
 def follows(replication: Replication) -> set[str]:
     deletes, is_postgres = replication.target.deletes, isinstance(replication, PostgresReplication)
-    fills = {"values"} if is_postgres and deletes == HARD else set()
     drops = {"drops"} if is_postgres or deletes != HARD else set()
-    return {"nulls", *fills, *drops}
+    # Otherwise, the column has kept values.
+    anew = {"anew"} if is_postgres and deletes == HARD else set()
+    more = {"values", "renames", "wider", *anew} if is_postgres else set()
+    return {"nulls", "types", *drops, *more}
+
+
+def changes(deletes: Deletes) -> dict[str, tuple[str, set[str]]]:
+    """The changes after which a replica goes on: the new type holds the values that it keeps."""
+    left = () if deletes == HARD else ("zone", "shorter")
+    return {name: change for name, change in CHANGES.items() if name not in left}
 
 
 def check(replication: Replication) -> None:
-    for name in CHANGES:
+    for name in changes(replication.target.deletes):
         rows, live = replication.source(f"public.{name}"), replication.live(f"public.{name}")
         if replication.target.deletes != HARD:
             live = with_columns_of(live, rows)
@@ -55,19 +89,18 @@ def test_columns_are_followed_exactly_and_without_a_copy_where_that_is_possible(
     replication: Replication, deletes: Deletes, batches: str
 ) -> None:
     replication.keep(deletes)
-    for name in CHANGES:
-        replication.sql(
-            f"create table {name} (id int primary key, a text, b text default 'd', c int);"
-            f"insert into {name} select n, 'first' from generate_series(1, 8) n"
-        )
-    replication.capture(*(f"public.{name}" for name in CHANGES))
+    replication.sql("create domain few as varchar(9)")
+    made = changes(deletes)
+    for name in made:
+        replication.sql(TABLE.format(name))
+    replication.capture(*(f"public.{name}" for name in made))
     replication.catch_up()
     replication.copied.clear()
-    seen = [(replication.last_tick(), {name: replication.source(name) for name in CHANGES})]
+    seen = [(replication.last_tick(), {name: replication.source(name) for name in made})]
     for number, step in enumerate(STEPS):
         if batches == "late" and number == 1:
             replication.tick()
-        for name, (change, _) in CHANGES.items():
+        for name, (change, _) in made.items():
             replication.sql(step.format(name, change.format(name)))
         if batches == "late" and number == 1:
             replication.run()
@@ -75,7 +108,7 @@ def test_columns_are_followed_exactly_and_without_a_copy_where_that_is_possible(
             replication.catch_up()
             check(replication)
             seen.append(
-                (replication.last_tick(), {name: replication.source(name) for name in CHANGES})
+                (replication.last_tick(), {name: replication.source(name) for name in made})
             )
     replication.catch_up()
     check(replication)
@@ -84,10 +117,9 @@ def test_columns_are_followed_exactly_and_without_a_copy_where_that_is_possible(
         for text in replication.copied
         if text.startswith("copying")
     }
-    needs = {name for name, (_, needs) in CHANGES.items() if not needs <= follows(replication)}
-    late = {"nulls", "again", "fills", "quoted", "times", "bytes"} if batches == "late" else set()
-    assert copied == needs | late, replication.copied
-    for name in ("again", "quoted", "drops"):
+    needs = {name for name, (_, needs) in made.items() if not needs <= follows(replication)}
+    assert copied == needs, replication.copied
+    for name in ("again", "quoted", "drops", "several"):
         assert replication.verify(f"public.{name}").is_equal
     for tick, tables in seen if deletes == HISTORY else ():
         for name, rows in tables.items():
@@ -160,5 +192,5 @@ def test_a_partitioned_table_gets_a_column(replication: Replication) -> None:
     replication.catch_up()
     replication.check()
     assert replication.verify().is_equal
-    fills = isinstance(replication, PostgresReplication)
+    fills = "values" in follows(replication)
     assert sum(text.startswith("copying") for text in replication.copied) == (not fills)

@@ -15,6 +15,12 @@ KEYS = {
     "public.places": ("id", "region"),
 }
 TABLES = tuple(KEYS)
+# Those that keep their names.
+COLUMNS = {
+    "public.accounts": ("id", "balance", "note"),
+    "public.entries": ("account", "nr", "amount"),
+    "public.places": ("id", "region", "seen"),
+}
 SCHEMA = """
 create table accounts (
     id int primary key deferrable, balance bigint not null, note text) with (fillfactor = 10);
@@ -170,11 +176,21 @@ def _change(db: psycopg.Connection, chance: random.Random, low: int) -> None:
             db.execute(statement.encode())
 
 
-_DROP = """do $$ declare v text; begin
-    select attname into v from pg_attribute
-    where attrelid = 'accounts'::regclass and attname ~ '^[cn]\\d' and not attisdropped
-    order by random() limit 1;
-    if found then execute format('alter table accounts drop %I', v); end if; end $$"""
+# For two of the columns that were added, in any order.
+_OF_ADDED = """do $$ declare v text[]; begin
+    v := array(select attname from pg_attribute
+               where attrelid = 'accounts'::regclass and attname ~ '^[cn]\\d' and not attisdropped
+               order by random() limit 2);
+    if cardinality(v) = 2 then execute format('{}', variadic v); end if; end $$"""
+_ADDED = (
+    "alter table accounts drop %1$I",
+    "alter table accounts rename %1$I to n{number}",
+    "alter table accounts rename %1$I to n{number}; alter table accounts drop %2$I",
+    "alter table accounts rename %1$I to x; alter table accounts rename %2$I to %1$I;"
+    " update accounts set %1$I = 1 where id %% 7 = 1; alter table accounts rename x to %2$I",
+    "alter table accounts drop %1$I; alter table accounts add %1$I int default {number}",
+    "alter table accounts drop %1$I; alter table accounts rename %2$I to %1$I",
+)
 
 
 def altering(chance: random.Random, number: int) -> list[str]:
@@ -196,7 +212,9 @@ def altering(chance: random.Random, number: int) -> list[str]:
             f"alter table accounts add column n{number} int",
             f"update accounts set n{number} = id where id % 7 = 0",
         ],
-        lambda: [_DROP],
+        lambda: [_OF_ADDED.format(chance.choice(_ADDED).format(number=number))],
+        lambda: [_OF_ADDED.format(chance.choice(_ADDED).format(number=number))],
+        lambda: [f"alter table accounts alter note type {chance.choice(('text', 'varchar'))}"],
         lambda: ["alter table accounts alter balance set statistics 7, alter note set default ''"],
         lambda: [f"alter table entries alter amount type numeric({12 + number % 20}, 2)"],
         lambda: ["truncate entries"],

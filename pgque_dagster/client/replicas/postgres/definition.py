@@ -5,7 +5,7 @@ replicas are recognized.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from psycopg import sql
@@ -55,7 +55,7 @@ class Mark:
     Attributes:
         replica_of: the queue, the consumer and the table.
         copied: the snapshot of its last copy.
-        shape: the table's shape at the copy.
+        shape: the table's shape at the copy, or when columns were altered after it.
         deletes: what it keeps, as returned by `kept_by`.
     """
 
@@ -112,8 +112,6 @@ class TargetDefinition:
         self._wants = {**self._types, **dict.fromkeys(MARKS[deletes], "bigint")}
         self._constraint = sql.Identifier(found[3]) if found and found[3] else None
         self._has_key = found is not None and tuple(found[2]) == self._row_key
-        # What rows have that lack one of these columns.
-        self._added: Mapping[str, str | None] = {}
 
     @property
     def fits(self) -> bool:
@@ -123,6 +121,15 @@ class TargetDefinition:
             and self._has.items() >= self._wants.items()
             and (self._deletes != HARD or len(self._has) == len(self._wants))
         )
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether it has those of the source by their numbers, as far as its mark tells."""
+        shape = self.mark.shape if self.mark else ""
+        if not shape.startswith("{"):
+            return False
+        has, wants = (json.loads(each)["columns"] for each in (shape, self._source.shape))
+        return bool(has == wants)
 
     def _read_mark(self, comment: str) -> Mark:
         try:
@@ -207,24 +214,41 @@ class TargetDefinition:
             steps.append(sql.SQL("add ") + self._primary)
         self._alter_by(steps)
 
-    def follow_columns(self, altered: Altered) -> bool:
-        """Adds and drops columns as the source did. Returns whether their values are then right."""
-        is_hard = self._deletes == HARD
-        gone = [name for name in altered.dropped if is_hard and name in self._has]
-        new = {name: x for name, x in altered.added.items() if name not in self._has}
-        if len(new) < len(altered.added) and not is_hard:  # One may have kept values.
+    def alter_columns(self, altered: Altered, copied: str) -> bool:
+        """Alters the columns as the source did. Returns False if others are there, or kept values.
+
+        Args:
+            altered: how they differ.
+            copied: the snapshot of the last copy.
+        """
+        gone = {*(altered.dropped if self._deletes == HARD else ())}
+        old, new = {*altered.renamed.values()}, altered.added.keys() | altered.renamed.keys()
+        if not gone | old <= self._has.keys() or new & (self._has.keys() - gone - old):
             return False
         steps = [sql.SQL("drop column {}").format(sql.Identifier(name)) for name in gone]
-        for name, first in new.items():
+        # Names may go round in a circle.
+        between = {name: f"__pgque_{number}" for number, name in enumerate(altered.renamed)}
+        for names in ({between[x]: was for x, was in altered.renamed.items()}, between):
+            steps += [
+                sql.SQL("rename column {} to {}").format(*map(sql.Identifier, (was, name)))
+                for name, was in names.items()
+            ]
+        retyped = [(name, self._wants[name]) for name in altered.retyped]
+        steps += [
+            sql.SQL("alter column {} type {}").format(sql.Identifier(name), sql.SQL(kind))
+            for name, kind in retyped
+        ]
+        for name, first in altered.added.items():
             column, kind = sql.Identifier(name), sql.SQL(self._wants[name])
             # A default fills the column of all rows without writing them.
             add = sql.SQL("add column {} {} default {}::text::{}")
             steps.append(add.format(column, kind, first, kind))
             steps.append(sql.SQL("alter column {} drop default").format(column))
         self._alter_by(steps)
-        self._has = {name: kind for name, kind in self._has.items() if name not in gone}
-        self._has |= {name: self._wants[name] for name in new}
-        self._added = altered.added
+        names = {was: name for name, was in altered.renamed.items()}
+        left = {names.get(x, x): kind for x, kind in self._has.items() if x not in gone}
+        self._has = {**left, **dict(retyped), **{name: self._wants[name] for name in altered.added}}
+        self._set_mark(copied)
         return True
 
     def _alter_by(self, steps: Iterable[sql.Composable]) -> None:

@@ -12,7 +12,7 @@ checked under the lock, and a later attempt waits for it, or ends the session th
 import json
 from collections.abc import Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import psycopg
@@ -27,12 +27,20 @@ from ...read_batch import ReadBatch
 from ...rights import Connection
 from ..batch_tables import BatchTables
 from ..capture import check_deletes
-from ..deletes import HARD
 from ..events import TRUNCATE
-from ..outcome import Apart, Copied, Replicated, acked, remember, remember_stored, stored_ticks
+from ..outcome import (
+    Apart,
+    Copied,
+    Replicated,
+    acked,
+    forget,
+    remember,
+    remember_stored,
+    stored_ticks,
+)
 from ..parts import share_ends
 from ..snapshot import Snapshot
-from ..source import SourceTable
+from ..source import Readings, SourceTable
 from ..spec import TableSpec
 from ..standing import Log, Standing
 from .location import PostgresReplicas, connected_target, replica_of
@@ -68,9 +76,8 @@ def replicate(
         Exception: the first table's problem, if all tables have one and no value is the cause.
     """
     batch = acked(claim)
-    fills = {"values"} if target.deletes == HARD else set()
     check_deletes(batch.session, batch.queue, target.deletes)
-    tables = BatchTables(batch, specs, log, {"nulls", "drops", *fills})
+    tables = BatchTables(batch, specs, log, {"nulls", "values", "drops", "renames", "types"})
     span = Span.of(batch.session, batch.queue, batch.lease)
     stored = stored_ticks(batch.session, batch.queue, batch.consumer)
     with connected_target(batch.session, target) as there:
@@ -103,12 +110,13 @@ def replicate(
 class _Work:
     """A table, its replica, its events, and the reason for a copy, if it is copied.
 
-    From a TRUNCATE on, `later` has the types of the events.
+    From a TRUNCATE on, `later` has the types of the events. `missed` are events before the batch.
     """
 
     standing: Standing
     table: TargetTable
-    events: tuple[Slice, ...] = ()
+    missed: tuple[Slice, ...] = ()
+    readings: Readings | None = None
     reason: str | None = None
     later: Set[str] = frozenset()
 
@@ -157,19 +165,18 @@ class _Apply:
         for name in tables.tried:
             with self._alone(name):
                 self._works[name] = self._work(tables.standing(name))
+        slices = read_plan(batch, 1).slices
+        for name, work in self._works.items():
+            with self._alone(name):
+                self._find_readings(work, of_table(slices, name))
         sources = [each.standing.source for each in self._works.values()]
         self._target.check_places(sources)
         create_stages(self._there)
-        slices = read_plan(batch, 1).slices
         self._stage(slices, sources)
         for name, work in self._works.items():
-            tick_id, source = tables.noted_tick(name), work.standing.source
-            work.events = of_table(slices, name)
-            if tick_id is not None and work.standing.why_unknown is None:
-                with self._alone(name):
-                    missed = tables.missed(source, tick_id)
-                    stage_events(session, self._there, missed, [source], batch.consumer)
-                    work.events += missed
+            with self._alone(name):
+                missed, source = work.missed, work.standing.source
+                stage_events(session, self._there, missed, [source], batch.consumer)
         kinds = staged_kinds(self._there)
         tables.pass_over(kinds.keys())
         for name, work in self._works.items():
@@ -188,6 +195,18 @@ class _Apply:
                     with self._alone(name):
                         done.append(self._apply(work, kinds.get(name, set()), copy))
         return done
+
+    def _find_readings(self, work: _Work, events: tuple[Slice, ...]) -> None:
+        """Finds the events that a table missed, and how its events are read."""
+        standing, source, batch = work.standing, work.standing.source, self._batch
+        if standing.copied is None or standing.why_unknown is not None:
+            return
+        tick_id = self._tables.noted_tick(source.name)
+        if tick_id is not None:
+            work.missed = self._tables.missed(source, tick_id)
+        later = where((*events, *work.missed), is_after(standing.copied.transactions))
+        work.readings = standing.altered.readings(batch.session, later)
+        work.standing = replace(standing, source=replace(source, readings=work.readings or {}))
 
     def _stage(self, slices: Sequence[Slice], sources: Sequence[SourceTable]) -> None:
         """Stages the events of the batch; those of each table alone, if some cannot be staged."""
@@ -279,11 +298,11 @@ class _Apply:
             return reason
         if not follows:
             return "the replica does not end where the batch begins"
-        events = where(work.events, is_after(copied.transactions))
-        if reason := self._tables.why_altered(standing, events, work.later):
+        altered = standing.altered
+        if reason := self._tables.why_altered(standing, work.readings, work.later):
             return reason
-        if standing.altered.needs and not table.follow_columns(standing.altered):
-            return standing.altered.reason
+        if altered.needs and not table.alter_columns(altered, copied.transactions):
+            return altered.reason
         return None if table.fits else "somebody altered the replica"
 
     def _apply(
@@ -313,8 +332,12 @@ class _Apply:
             with _refusing(table):
                 apply = table.replace if is_truncated else table.apply
                 rows = apply(last.transactions, batch.lease.tick_id)
+        altered = standing.altered
         if last is not None and last != standing.copied:
             remember(batch, source.name, last)
+        elif self._has_batch and (altered.columns or altered.needs) and not table.has_columns:
+            # The table was altered again since the earlier attempt.
+            forget(batch, source.name)
         else:
             self._tables.note_shape(standing, kinds)
         return Replicated(

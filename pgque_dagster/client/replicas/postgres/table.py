@@ -201,17 +201,9 @@ class TargetTable(TargetDefinition):
 
     def _typed(self) -> sql.Composed:
         return sql.SQL(", ").join(
-            sql.SQL("({})::{} as {}").format(self._text(name), sql.SQL(kind), sql.Identifier(name))
+            sql.SQL("(pgque_text.{0})::{1} as {0}").format(sql.Identifier(name), sql.SQL(kind))
             for name, kind in self._types.items()
         )
-
-    def _text(self, name: str) -> sql.Composable:
-        """Returns the text of a column in an event, which may lack it."""
-        text = sql.Identifier("pgque_text", name)
-        if (first := self._added.get(name)) is None:
-            return text
-        lacks = sql.SQL("case when (e.ev_data::json -> {}) is null then {} else {} end")
-        return lacks.format(name, first, text)
 
     def _matches(self, one: str, other: str) -> sql.Composed:
         return sql.SQL(" and ").join(
