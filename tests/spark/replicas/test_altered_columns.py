@@ -1,9 +1,13 @@
 """Columns that are altered in each way, with rows changed before, in and after that."""
 
+import hashlib
+
 import psycopg
 import pytest
 
 from pgque_dagster.client.replicas.deletes import HARD, HISTORY, MARKS, SOFT, Deletes
+from pgque_dagster.client.replicas.spec import TableSpec
+from tests.support.replicas.apart import BAD, GOOD, end_pauses, mend, noted, prepare, spoil
 from tests.support.replicas.replication import PostgresReplication, Replication, with_columns_of
 
 # By table: what is done to it, and what a target needs to follow without a copy.
@@ -152,6 +156,90 @@ def test_what_a_replica_has_under_the_name_of_an_added_column_is_known(
     live = replication.live("public.t")
     assert (live if deletes == HARD else with_columns_of(live, source)) == source
     assert replication.verify().is_equal
+
+
+SWAP = "alter table t rename a to c; alter table t rename b to a; alter table t rename c to b"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deletes", [HARD, SOFT])
+@pytest.mark.parametrize("then", [SWAP, "alter table t add y int default 3", "select 1"])
+def test_an_attempt_without_an_ack_may_have_altered_the_replica(
+    replication: Replication, deletes: Deletes, then: str
+) -> None:
+    replication.keep(deletes)
+    replication.sql("create table t (id int primary key, a text, b text)")
+    replication.sql("insert into t select n, 'a' || n, 'b' || n from generate_series(1, 3) n")
+    replication.capture("public.t")
+    replication.catch_up()
+    replication.copied.clear()
+    replication.sql(f"{SWAP}; update t set a = 'new' where id = 1")
+    replication.tick()
+    replication.run(ack=False)
+    replication.sql(f"{then}; update t set b = 'later' where id = 2")
+    for _ in range(2):
+        replication.catch_up()
+        source = replication.source("public.t")
+        assert with_columns_of(replication.live("public.t"), source) == source
+        replication.sql("insert into t select count(*) + 1 from t")
+    if then == "select 1" and "renames" in follows(replication):
+        assert not any(text.startswith("copying") for text in replication.copied)
+
+
+def test_a_table_that_stands_apart_follows_when_it_joins_the_others(
+    replication: Replication,
+) -> None:
+    prepare(replication)
+    replication.sql("alter table b add x text")
+    spoil(replication, 3)
+    replication.catch_up()
+    assert noted(replication)
+    replication.copied.clear()
+    replication.sql("update b set x = 'x' where id = 1; alter table b add z int default 7")
+    replication.catch_up()
+    replication.sql(f"alter table b rename x to y; insert into b values (8, '{GOOD}', 'y', 8)")
+    replication.sql(f"insert into b values (9, '{BAD}'); delete from b where id = 9")
+    mend(replication)
+    end_pauses(replication)
+    replication.catch_up()
+    assert not noted(replication)
+    replication.check()
+    copies = [text for text in replication.copied if text.startswith("copying")]
+    assert bool(copies) == (not {"renames", "values"} <= follows(replication))
+
+
+def test_a_name_that_is_masked_or_left_out_may_pass_to_another_column(
+    replication: Replication,
+) -> None:
+    spec = TableSpec("public.t", exclude=["c"], mask={"a": "sha256"})
+    replication.sql("create table t (id int primary key, a text, b text, c text, d text)")
+    replication.sql("insert into t values (1, 'a', 'b', 'c', 'd'), (2, 'a2', 'b2', 'c2', 'd2')")
+    replication.capture(spec)
+    replication.catch_up()
+    for one, other in (("a", "b"), ("c", "d")):
+        replication.sql(
+            f"update t set a = 'x' where id = 1; alter table t rename {one} to x;"
+            f"alter table t rename {other} to {one}; alter table t rename x to {other};"
+            "update t set b = 'y' where id = 2"
+        )
+        replication.catch_up()
+        rows = replication.source("public.t")
+        for row in rows:
+            row.pop("c")
+            row["a"] = hashlib.sha256(row["a"].encode()).hexdigest()
+        assert replication.replica("public.t") == sorted(rows, key=repr)
+
+
+def test_a_copy_says_that_changes_do_not_tell_their_columns(replication: Replication) -> None:
+    replication.sql("create table t (id int primary key, a int)")
+    replication.capture("public.t")
+    replication.catch_up()
+    replication.sql("insert into t values (1, 1); alter table t drop a; alter table t add a int")
+    replication.sql("insert into t values (2, 2)")
+    replication.catch_up()
+    replication.check()
+    is_known = {"drops", "nulls"} <= follows(replication)
+    assert ("changes do not tell which columns" in replication.copied[-1]) == is_known
 
 
 @pytest.mark.slow

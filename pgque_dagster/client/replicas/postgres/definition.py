@@ -116,11 +116,26 @@ class TargetDefinition:
     @property
     def fits(self) -> bool:
         """Whether it has the columns and the key of the source."""
+        return self.fits_after(Altered())
+
+    def fits_after(self, altered: Altered) -> bool:
+        """Returns whether it has them after `alter_columns`, and no kept values among them."""
+        gone = {*(altered.dropped if self._deletes == HARD else ())}
+        old, new = {*altered.renamed.values()}, altered.added.keys() | altered.renamed.keys()
+        if not gone | old <= self._has.keys() or new & (self._has.keys() - gone - old):
+            return False
+        has = self._has_after(altered)
         return (
             self._has_key
-            and self._has.items() >= self._wants.items()
-            and (self._deletes != HARD or len(self._has) == len(self._wants))
+            and has.items() >= self._wants.items()
+            and (self._deletes != HARD or len(has) == len(self._wants))
         )
+
+    def _has_after(self, altered: Altered) -> dict[str, str]:
+        gone = altered.dropped if self._deletes == HARD else ()
+        names = {was: name for name, was in altered.renamed.items()}
+        has = {names.get(x, x): kind for x, kind in self._has.items() if x not in gone}
+        return has | {name: self._wants[name] for name in (*altered.retyped, *altered.added)}
 
     @property
     def has_columns(self) -> bool:
@@ -214,17 +229,14 @@ class TargetDefinition:
             steps.append(sql.SQL("add ") + self._primary)
         self._alter_by(steps)
 
-    def alter_columns(self, altered: Altered, copied: str) -> bool:
-        """Alters the columns as the source did. Returns False if others are there, or kept values.
+    def alter_columns(self, altered: Altered, copied: str) -> None:
+        """Alters the columns as the source did, if `fits_after` allows it.
 
         Args:
             altered: how they differ.
             copied: the snapshot of the last copy.
         """
-        gone = {*(altered.dropped if self._deletes == HARD else ())}
-        old, new = {*altered.renamed.values()}, altered.added.keys() | altered.renamed.keys()
-        if not gone | old <= self._has.keys() or new & (self._has.keys() - gone - old):
-            return False
+        gone = altered.dropped if self._deletes == HARD else ()
         steps = [sql.SQL("drop column {}").format(sql.Identifier(name)) for name in gone]
         # Names may go round in a circle.
         between = {name: f"__pgque_{number}" for number, name in enumerate(altered.renamed)}
@@ -233,10 +245,9 @@ class TargetDefinition:
                 sql.SQL("rename column {} to {}").format(*map(sql.Identifier, (was, name)))
                 for name, was in names.items()
             ]
-        retyped = [(name, self._wants[name]) for name in altered.retyped]
         steps += [
-            sql.SQL("alter column {} type {}").format(sql.Identifier(name), sql.SQL(kind))
-            for name, kind in retyped
+            sql.SQL("alter column {} type {}").format(sql.Identifier(x), sql.SQL(self._wants[x]))
+            for x in altered.retyped
         ]
         for name, first in altered.added.items():
             column, kind = sql.Identifier(name), sql.SQL(self._wants[name])
@@ -245,11 +256,8 @@ class TargetDefinition:
             steps.append(add.format(column, kind, first, kind))
             steps.append(sql.SQL("alter column {} drop default").format(column))
         self._alter_by(steps)
-        names = {was: name for name, was in altered.renamed.items()}
-        left = {names.get(x, x): kind for x, kind in self._has.items() if x not in gone}
-        self._has = {**left, **dict(retyped), **{name: self._wants[name] for name in altered.added}}
+        self._has = self._has_after(altered)
         self._set_mark(copied)
-        return True
 
     def _alter_by(self, steps: Iterable[sql.Composable]) -> None:
         for step in steps:

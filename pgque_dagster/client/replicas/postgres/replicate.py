@@ -301,15 +301,16 @@ class _Apply:
         altered = standing.altered
         if reason := self._tables.why_altered(standing, work.readings, work.later):
             return reason
-        if altered.needs and not table.alter_columns(altered, copied.transactions):
-            return altered.reason
-        return None if table.fits else "somebody altered the replica"
+        if table.fits_after(altered):
+            return None
+        return altered.reason if altered.needs else "somebody altered the replica"
 
     def _apply(
         self, work: _Work, kinds: set[str], copy: tuple[int | None, Snapshot] | None
     ) -> Replicated:
         standing, table, batch = work.standing, work.table, self._batch
         source, last, rows, written = standing.source, standing.copied, 0, None
+        altered = standing.altered
         resumed: Literal["changed", "copied"] | None = None
         is_truncated = TRUNCATE in work.later and work.reason is None
         if work.reason is not None and copy is not None:
@@ -328,11 +329,12 @@ class _Apply:
                 last, resumed = found, "copied"
             elif kinds:
                 resumed = "changed"
-        elif kinds and last is not None:
+        elif last is not None:
             with _refusing(table):
+                if altered.needs:
+                    table.alter_columns(altered, last.transactions)
                 apply = table.replace if is_truncated else table.apply
-                rows = apply(last.transactions, batch.lease.tick_id)
-        altered = standing.altered
+                rows = apply(last.transactions, batch.lease.tick_id) if kinds else 0
         if last is not None and last != standing.copied:
             remember(batch, source.name, last)
         elif self._has_batch and (altered.columns or altered.needs) and not table.has_columns:
