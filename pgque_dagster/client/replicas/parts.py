@@ -18,8 +18,9 @@ from ..batch import Batch
 from ..errors import InvalidArgument
 from ..models import ReadPlan
 from ..operation import Call, Row
-from ..plans import tick_range_plan
+from ..plans import of_table, tick_range_plan
 from ..session import Session
+from .shape import Altered
 from .snapshot import Snapshot
 from .source import SourceTable
 from .standing import Log
@@ -70,6 +71,10 @@ then
         using hint = 'Let executors read the primary, or wait until the standby has caught up.';
 end if;
 end $$"""
+
+
+class AlteredMeanwhile(Exception):
+    """The table was altered while parts were read, which therefore do not count."""
 
 
 @dataclass(frozen=True)
@@ -174,8 +179,10 @@ class PartedCopy(ABC):
         noted_tick: the tick of the copy that an ack has noted, if any. Another copy is continued
             only by the attempts at the batch with which it began.
         log: gets the progress.
-        columns: how columns are stored, if another version of them may be kept.
         more: what else is recorded when the copy begins.
+
+    Attributes:
+        altered: how the table was altered since the copy began.
 
     Raises:
         LeaseLost: if another owner took the batch over.
@@ -190,7 +197,6 @@ class PartedCopy(ABC):
         reason: str,
         noted_tick: int | None,
         log: Log,
-        columns: str = "",
         more: Mapping[str, Any] | None = None,
     ) -> None:
         self._claim, self._source, self._log = batch, source, log
@@ -198,9 +204,9 @@ class PartedCopy(ABC):
         origin = {
             "incarnation": str(batch.incarnation),
             "shape": source.shape,
-            "columns": columns,
             "version": version("pgque-dagster"),
         }
+        self.altered = Altered()
         self._kept: Any = self._find(copies, origin, noted_tick)
         if self._kept is None:
             self._kept = new
@@ -246,7 +252,11 @@ class PartedCopy(ABC):
         count, width = len(left), WIDTH
         told = now = monotonic()
         while left and (now < deadline or len(left) == count):
-            self._read_parts(left[:width])
+            try:
+                self._read_parts(left[:width])
+            except AlteredMeanwhile:
+                self._log(f"{self._source.name} was altered; the next run reads these parts again")
+                break
             left, before, now = left[width:], now, monotonic()
             if now - before < _SHORT:
                 width *= 2
@@ -264,17 +274,29 @@ class PartedCopy(ABC):
 
     @abstractmethod
     def _read_parts(self, parts: Sequence[int]) -> None:
-        """Reads parts, renews the lease, and records them.
+        """Reads parts, confirms and records them."""
+
+    def _confirm(self) -> None:
+        """Renews the lease, and checks that parts were read from the table as it is.
 
         The lease's commit makes the transactions that the parts have seen survive a crash.
-        """
 
-    def _find(self, copies: Sequence[Any], origin: object, noted_tick: int | None) -> Any:
+        Raises:
+            AlteredMeanwhile: if it has another shape, which it may have had while they were read.
+        """
+        claim, source = self._claim, self._source
+        claim.renew()
+        if SourceTable.find(claim.session, source.spec, claim.queue).shape != source.shape:
+            raise AlteredMeanwhile
+
+    def _find(
+        self, copies: Sequence[Any], origin: Mapping[str, str], noted_tick: int | None
+    ) -> Any:
         """Returns the copy with most parts, if it can go on."""
         mine = [
             each
             for each in copies
-            if each.begun.get("origin") == origin
+            if {**each.begun.get("origin", {}), "shape": self._source.shape} == origin
             and (
                 each.begun["tick_id"] == noted_tick
                 or each.begun["batch_id"] == self._claim.batch_id
@@ -282,7 +304,24 @@ class PartedCopy(ABC):
         ]
         usable = [each for each in mine if self._is_kept(each.begun["tick_id"])]
         self._claim.renew()
-        return max(usable, key=lambda each: len(each.done), default=None)
+        found = max(usable, key=lambda each: len(each.done), default=None)
+        return found if found and self._follow(found.begun) else None
+
+    def _follow(self, begun: Mapping[str, Any]) -> bool:
+        """Returns whether the parts are those of the table as it is altered now."""
+        shape, source = begun["origin"]["shape"], self._source
+        if shape == source.shape:
+            return True
+        self.altered = Altered.since(shape, source)
+        # All that was written under other names is committed before this tick.
+        tick_id, _ = self._tick()
+        slices = of_table(self._plan(tick_id, begun["tick_id"]).slices, source.name)
+        if not self.altered.keeps_rows or self.altered.misreads(self._claim.session, slices):
+            self.altered = Altered()
+            return False
+        if told := "; ".join(self.altered.told):
+            self._log(f"{source.name} keeps the parts that are done: {told}")
+        return True
 
     def _begin(self, origin: object, reason: str, more: Mapping[str, Any]) -> None:
         """Begins a copy. Its tick must come before the table's size is read."""

@@ -120,6 +120,11 @@ class Altered:
         return frozenset({*values, *(kind for kind, found in kinds.items() if found)})
 
     @property
+    def keeps_rows(self) -> bool:
+        """Whether rows that were read before are right still, with null in added columns."""
+        return not (self.why or self.is_rewritten) and self.needs <= {"nulls", "drops"}
+
+    @property
     def reason(self) -> str:
         """Why the table is copied, if it is."""
         files = ("its files were rewritten",) if self.is_rewritten else ()

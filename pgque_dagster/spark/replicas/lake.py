@@ -115,7 +115,7 @@ class LakeReplica(StoredReplica[Table]):
             output.check_foreign(table)
             is_empty = self.last_change(table)[0] is None
             keeps_rows = self.deletes == HISTORY or (self.deletes == SOFT and not is_empty)
-            if keeps_rows or not output.can_adopt or output.file_columns != parts.columns:
+            if keeps_rows or not output.can_adopt or parts.columns - {output.file_columns}:
                 return None
             assert parts.changes is not None
             changes = t.StructType([*columns, t.StructField(DELETED, t.BooleanType())])

@@ -4,6 +4,7 @@ Parallel tasks read the parts into files: `client/replicas/parts.py` says the re
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pyspark import StorageLevel
@@ -41,7 +42,6 @@ class CopyInParts(PartedCopy):
             program's rows that the replica had when the copy began, and that it may replace.
 
     Attributes:
-        columns: what distinguishes the columns of its files.
         changes: what `rows` found to have changed since the copy began.
         check_files: raises `StorageFailed` if files are gone, which the next attempt reads again.
         data_files: returns its files, as a commit needs them.
@@ -66,12 +66,17 @@ class CopyInParts(PartedCopy):
     ) -> None:
         self._batch, self._output = spark_batch, output
         self._address = attempt_of(spark_batch).address
-        self._columns, self.columns = spark_columns(source), output.file_columns
+        self._columns = spark_columns(source)
         copies, new = CopyFiles.all(output.storage), CopyFiles(output.storage)
         more = {"foreign": output.foreign}
-        super().__init__(batch, source, copies, new, reason, noted_tick, log, self.columns, more)
+        super().__init__(batch, source, copies, new, reason, noted_tick, log, more)
         output.foreign = self._kept.begun["foreign"]
         self.check_files, self.data_files = self._kept.check_files, self._kept.data_files
+
+    @property
+    def columns(self) -> set[str]:
+        """What distinguishes the columns of its files."""
+        return {each["columns"] for each in self._kept.groups}
 
     def read(self, deadline: float) -> bool:
         """Reads missing parts, as `PartedCopy.read` does.
@@ -89,7 +94,7 @@ class CopyInParts(PartedCopy):
         Raises:
             StaleReadPlan: if the events since the copy began are no longer there.
         """
-        source = self._source
+        source = replace(self._source, may_lack=bool(self.altered.added))
         tick_id, snapshot = self._tick()
         slices = of_table(self._plan(tick_id, slices=DEFAULT_SLICES).slices, source.name)
         events = arrow.read_slices(self._batch.spark, self._address, slices, CHANGE_COLUMNS)
@@ -121,5 +126,5 @@ class CopyInParts(PartedCopy):
         check = seen_after(self._kept.begun["snapshot"])
         rows = rows_at(spark, session, address, self._source, None, ranges, check)
         self._output.write_copy(rows)
-        self._claim.renew()
-        self._kept.add(parts, self._output.files)
+        self._confirm()
+        self._kept.add(parts, self._output.files, self._output.file_columns)

@@ -41,7 +41,7 @@ def until_copied(lake: LakeReplication, most: int = 20) -> int:
         if not any(isinstance(each, Apart) for each in run(lake)):
             lake.catch_up()
             return count
-    raise AssertionError("it is never copied")
+    raise AssertionError(f"it is never copied: {lake.copied[-12:]}")
 
 
 def status(lake: LakeReplication) -> ReplicaStatus:

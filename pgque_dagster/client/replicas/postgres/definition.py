@@ -178,6 +178,16 @@ class TargetDefinition:
             self._db.execute(sql.SQL("create schema {}").format(sql.Identifier(self.schema)))
         self._db.execute(sql.SQL("create table {} ({})").format(table, self._typed_columns()))
 
+    def alter_copy(self, table: sql.Identifier) -> None:
+        """Gives a table that `create` created the columns that the source has now."""
+        found = self._db.execute(sql.SQL("select * from {} limit 0").format(table)).description
+        has, change = {each.name for each in found or ()}, sql.SQL("alter table {} ").format(table)
+        for name in has - self._types.keys():
+            self._db.execute(change + sql.SQL("drop column {}").format(sql.Identifier(name)))
+        for name in [name for name in self._types if name not in has]:
+            column = sql.Identifier(name), sql.SQL(self._types[name])
+            self._db.execute(change + sql.SQL("add column {} {}").format(*column))
+
     def _typed_columns(self) -> sql.Composed:
         return sql.SQL(", ").join(
             sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind))

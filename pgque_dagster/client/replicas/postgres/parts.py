@@ -132,6 +132,7 @@ class CopyInParts(PartedCopy):
         self._there, self._target, self._table = there, target, table
         kept = StagedCopy(there, table)
         super().__init__(batch, source, [kept], kept, reason, noted_tick, log)
+        table.alter_copy(kept.rows_in)
 
     def publish(self, table: TargetTable) -> tuple[int, int | None, str]:
         """Gives the replica the rows that the table has at a new tick. Call it in a transaction.
@@ -162,7 +163,7 @@ class CopyInParts(PartedCopy):
             for each in theres:
                 stack.enter_context(each.transaction())
             list(pool.map(self._copy, theres, shares))
-            self._claim.renew()
+            self._confirm()
         self._kept.refresh()
 
     def _copy(self, there: Connection, share: Sequence[tuple[int, str]]) -> None:

@@ -33,7 +33,7 @@ class CopyFiles:
         storage: where files and records are.
         name: a name that no other copy has.
         begun: what was recorded when it began; empty if there is no such record.
-        groups: the numbers of parts that were read together, with their files.
+        groups: the numbers of parts that were read together, with their files and columns.
         done: the parts that are done.
         records: the paths of the records.
         named: the files that they name, also of groups that do not count.
@@ -90,10 +90,10 @@ class CopyFiles:
         self.begun = begun
         self._write(self._first, self.begun)
 
-    def add(self, parts: Sequence[int], files: Iterable[DataFile]) -> None:
+    def add(self, parts: Sequence[int], files: Iterable[DataFile], columns: str) -> None:
         """Records parts that were read together, with their files, which are complete."""
         listed = [{"path": x.path, "size": x.size, "rows": x.rows} for x in files]
-        group = {"parts": list(parts), "files": listed}
+        group = {"parts": list(parts), "files": listed, "columns": columns}
         self._record([group])
         self._take(group)
 
