@@ -206,16 +206,17 @@ def test_a_copy_can_be_asked_for(replication: Replication) -> None:
 
 
 @ONE_FORMAT
-def test_changes_of_a_table_that_is_not_replicated_are_not_dropped(
+def test_changes_of_a_table_that_was_never_replicated_are_copied_when_it_is(
     replication: Replication,
 ) -> None:
     replication.sql("create table t (id int primary key); create table u (id int primary key)")
     replication.capture("public.t")
     replication.sql("select pgque.capture('u', 'changes'); insert into u values (1)")
-    replication.tick()
-    with pytest.raises(InvalidArgument, match=r"public\.u"):
-        replication.run()
-    replication.sql("select pgque.uncapture('u', 'changes')")
+    replication.catch_up()
+    replication.check()
+    assert "changes of public.u are passed over" in " ".join(replication.copied)
+    replication.tables.append("public.u")
+    replication.sql("insert into t values (1)")
     replication.catch_up()
     replication.check()
 
