@@ -8,7 +8,7 @@ table has at the second one: docs/decisions/0018 has the proof.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from time import monotonic
@@ -181,9 +181,6 @@ class PartedCopy(ABC):
         log: gets the progress.
         more: what else is recorded when the copy begins.
 
-    Attributes:
-        altered: how the table was altered since the copy began.
-
     Raises:
         LeaseLost: if another owner took the batch over.
     """
@@ -206,7 +203,6 @@ class PartedCopy(ABC):
             "shape": source.shape,
             "version": version("pgque-dagster"),
         }
-        self.altered = Altered()
         self._kept: Any = self._find(copies, origin, noted_tick)
         if self._kept is None:
             self._kept = new
@@ -312,14 +308,15 @@ class PartedCopy(ABC):
         shape, source = begun["origin"]["shape"], self._source
         if shape == source.shape:
             return True
-        self.altered = Altered.since(shape, source)
+        altered = Altered.since(shape, source)
         # All that was written under other names is committed before this tick.
         tick_id, _ = self._tick()
         slices = of_table(self._plan(tick_id, begun["tick_id"]).slices, source.name)
-        if not self.altered.keeps_rows or self.altered.misreads(self._claim.session, slices):
-            self.altered = Altered()
+        readings = altered.readings(self._claim.session, slices)
+        if not altered.keeps_rows or readings is None:
             return False
-        if told := "; ".join(self.altered.told):
+        self._source = replace(source, readings=readings)
+        if told := "; ".join(altered.told):
             self._log(f"{source.name} keeps the parts that are done: {told}")
         return True
 

@@ -20,6 +20,7 @@ MissingColumns = Literal["malformed", "null"]
 
 EVENT_COLUMNS = ("ev_id", "ev_type", "ev_data", "ev_extra1")
 _BOOLEANS = {True: "t", False: "f"}
+_TRUTHS = {"t": True, "true": True, "f": False, "false": False}
 _NESTED = (t.StructType, t.ArrayType, t.MapType)
 # An element of an array as PostgreSQL prints it, in quotes or plain.
 _ELEMENT = re.compile(r'"((?:[^"\\]|\\.)*)"|([^,]+)', re.DOTALL)
@@ -153,8 +154,8 @@ def captured_column(kind: t.DataType, path: str) -> ColumnReader:
     """Returns how captured values are read: integers, booleans and times; all else as text."""
     column = json_column(kind, path)
     if isinstance(kind, t.ArrayType) and not isinstance(kind.elementType, _NESTED):
-        of_texts = _of_texts(kind.elementType, f"{path}[]")
-        return ColumnReader(str, column.arrow, partial(_lists, kind=kind, of_texts=of_texts))
+        of_element = of_texts(kind.elementType, f"{path}[]")
+        return ColumnReader(str, column.arrow, partial(_lists, kind=kind, of_element=of_element))
     if isinstance(kind, _NESTED):
         raise InvalidArgument(
             f"{path} is of type {kind.simpleString()}, which capture publishes as text",
@@ -194,7 +195,7 @@ def _bytes(values: list[Any]) -> pa.Array:
 
 
 def _lists(
-    values: list[Any], kind: t.ArrayType, of_texts: Callable[[list[Any]], pa.Array]
+    values: list[Any], kind: t.ArrayType, of_element: Callable[[list[Any]], pa.Array]
 ) -> pa.Array:
     """Makes lists from the texts of arrays with one dimension that begin at 1."""
     offsets = [0]
@@ -204,7 +205,7 @@ def _lists(
         offsets.append(len(texts))
     if not kind.containsNull and None in texts:
         raise ValueError("an element is null")
-    elements = of_texts(texts)
+    elements = of_element(texts)
     is_null = pa.array([x is None for x in values], pa.bool_())
     of_lists = pa.list_(pa.field("element", elements.type))
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), elements, of_lists, mask=is_null)
@@ -223,21 +224,21 @@ def _elements(text: str) -> list[str | None]:
     ]
 
 
-def _of_texts(kind: t.DataType, path: str) -> Callable[[list[Any]], pa.Array]:
-    """Returns a function that makes a column from the texts that PostgreSQL prints."""
+def of_texts(kind: t.DataType, path: str) -> Callable[[list[Any]], pa.Array]:
+    """Returns a function that makes a column from texts that PostgreSQL prints, also in JSON."""
     column = captured_column(kind, path)
     if isinstance(kind, t.DecimalType | t.BooleanType):
         read = Decimal if isinstance(kind, t.DecimalType) else _truth
         return lambda texts: column.make([x if x is None else read(x) for x in texts])
-    if isinstance(kind, t.StringType | t.BinaryType | t.FloatType | t.DoubleType):
+    if isinstance(kind, t.StringType | t.BinaryType | t.FloatType | t.DoubleType | t.ArrayType):
         return column.make
     return lambda texts: pa.array(texts, pa.string()).cast(column.arrow)
 
 
 def _truth(text: str) -> bool:
-    if text not in _BOOLEANS.values():
+    if text not in _TRUTHS:
         raise ValueError("a text is not a boolean")
-    return text == "t"
+    return _TRUTHS[text]
 
 
 def _struct(columns: dict[str, pa.Array], nothing: pa.Array) -> pa.StructArray:

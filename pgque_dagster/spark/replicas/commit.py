@@ -2,22 +2,52 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 from pyroaring import BitMap64
 from pyspark.sql import DataFrame
 
 from ...client.errors import InvalidArgument
 from ...client.replicas.deletes import stored_key
+from ...client.replicas.shape import Altered
 from ...client.replicas.standing import ReplicaChanged
 from ..batch import SparkBatch
 from ..reading.in_tasks import as_types
 from ..sinks.files.data_files import DataFile
+from ..sinks.files.file_reader import ListedFile
 from ..sinks.files.positions import SearchedFile, find_positions
+from ..sinks.files.rewriting import rewrite_files
 from ..sinks.publication import WriteAttempt
 from ..sinks.table_output import TableOutput
+from .altering import NewColumns, columns_in, new_columns
 from .stored import ReplicaState, StoredReplica, Table
+
+
+@dataclass(frozen=True)
+class Change:
+    """How a table gets other columns.
+
+    Attributes:
+        files: the files whose rows are written again: all, or none.
+        arrow: the columns of their copies.
+        prepared: what the format needs to commit it.
+    """
+
+    files: Sequence[ListedFile]
+    arrow: pa.Schema
+    prepared: Any
+
+
+@dataclass(frozen=True)
+class _Written:
+    """A file that was written again with some columns. The copy is None if it has no rows."""
+
+    file: ListedFile
+    arrow: pa.Schema
+    copy: DataFile | None
 
 
 class ReplicaOutput(TableOutput[Table]):
@@ -75,6 +105,7 @@ class ReplicaOutput(TableOutput[Table]):
             "attempt": self.attempt.id,
             "tick_id": self._tick_id,
             "copied": self._copied,
+            "columns": columns_in(self._replica.source.shape),
         }
 
     @property
@@ -105,6 +136,72 @@ class ReplicaOutput(TableOutput[Table]):
     def touched(self, changes: DataFrame) -> DataFrame | None:
         """Returns at least the rows of the replica that have a key of the changes."""
         return self._replica.newest_rows(self._spark_batch.spark)
+
+    def alter(self, altered: Altered, shape: str) -> bool:
+        """Gives the replica the columns that its source has now, in one commit.
+
+        If the table's metadata is not enough, tasks write its files again. The state is read before
+        the lease is renewed, so an attempt that lost it changes nothing, as in `publication.py`.
+
+        Args:
+            altered: how the source differs from what it was.
+            shape: what it was.
+
+        Returns:
+            False if only a copy can do it: there is no replica, another program wrote last, or a
+            column has values that cannot be told.
+        """
+        batch, had = self._spark_batch, columns_in(shape)
+        now, written = columns_in(self._replica.source.shape), dict[str, _Written]()
+        while True:
+            try:
+                state = self.load()
+            except self._sink.not_found:
+                return False
+            self.check(state)
+            _, record = self._replica.last_change(state)
+            if record is None or record.get("columns", had) == now:
+                return record is not None
+            columns = new_columns(self._replica, self.columns(state), altered)
+            if columns is None or record.get("columns", had) != had:
+                return False
+            change = self.change_to(state, columns)
+            if change is None:
+                return False
+            found = [written.get(x.path) for x in change.files]
+            pairs = [(file, done) for file, done in zip(change.files, found, strict=True)]
+            left = [
+                x for x, done in pairs if not done or (done.file, done.arrow) != (x, change.arrow)
+            ]
+            if left:
+                with self.in_tasks(batch):
+                    new = rewrite_files(
+                        batch.spark,
+                        self.storage,
+                        [[x] for x in left],
+                        self.folder,
+                        columns.schema,
+                        change.arrow,
+                        columns.of,
+                    )
+                for file, copy in zip(left, new, strict=True):
+                    written[file.path] = _Written(file, change.arrow, copy)
+                continue
+            batch.claim.renew()
+            copies = [done.copy for done in found if done and done.copy]
+            with suppress(self.conflict):
+                self.commit_change(state, change, copies, {**record, "columns": now})
+                return True
+
+    @abstractmethod
+    def change_to(self, state: Table, columns: NewColumns) -> Change | None:
+        """Returns how a state gets other columns; None if it cannot."""
+
+    @abstractmethod
+    def commit_change(
+        self, state: Table, change: Change, copies: Sequence[DataFile], record: dict[str, Any]
+    ) -> None:
+        """Commits a change, with copies in place of its files and the record of the last commit."""
 
     @abstractmethod
     def records(self, state: Table) -> Iterator[tuple[int, dict[str, Any]]]:

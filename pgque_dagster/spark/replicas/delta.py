@@ -4,10 +4,11 @@ Each commit has an application transaction of the consumer, whose version is the
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, TableFeatures, Transaction
 from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import DataFrame, SparkSession
@@ -15,20 +16,21 @@ from pyspark.sql import types as t
 
 from ...client.errors import InvalidArgument
 from ...client.replicas.deletes import HARD
-from ...client.replicas.shape import Altered
 from ...client.replicas.source import SourceTable
 from ..batch import SparkBatch
 from ..sinks.delta.commit import RECORD, DeltaOutput
-from ..sinks.delta.log import metadata_with
+from ..sinks.delta.log import added, information, metadata_with, stored_files
+from ..sinks.delta.log import commit as commit_version
 from ..sinks.delta.merge import Rows, merge
 from ..sinks.delta.replacing import replace_files, searched_files
 from ..sinks.delta.schema import delta_fields, delta_schema, stored_fields
 from ..sinks.delta.schema import spark_columns as stored_columns
 from ..sinks.delta.sink import DeltaSink
-from ..sinks.files.data_files import write_files
+from ..sinks.files.data_files import DataFile, stored_schema, write_files
 from ..sinks.files.positions import rows_with_keys, write_changes
 from ..sinks.files.storage import StorageFailed
-from .commit import ReplicaOutput
+from .altering import NewColumns
+from .commit import Change, ReplicaOutput
 from .lake import LakeReplica
 from .location import DeltaReplicas
 from .source import DELETED
@@ -42,6 +44,9 @@ _MAINTENANCE = (
     *("ADD CONSTRAINT", "DROP CONSTRAINT", "UPDATE FIELD METADATA", "UPDATE TABLE METADATA"),
 )
 _CREATION = "CREATE TABLE"
+# The property with the names, in lower case, of columns that only files have: if one of them is
+# added, its old values must not come back.
+_DROPPED = "pgque.dropped"
 
 
 class DeltaReplica(LakeReplica[DeltaTable]):
@@ -112,22 +117,6 @@ class DeltaReplica(LakeReplica[DeltaTable]):
         """Returns the rows of a version."""
         return self.sink.read(spark, version)
 
-    def alter_columns(self, spark: SparkSession, altered: Altered) -> bool:
-        """Gives the replica the columns that the source has now."""
-        names = altered.added.keys()
-        try:
-            table = self.sink.load()
-        except TableNotFoundError:
-            return False
-        self.check(table.metadata().configuration)
-        stored = stored_columns(table)
-        new = t.StructType([x for x in self.columns() if x.name in names - {*stored.names}])
-        if not self.may_add(names, stored) or lacks_feature(table, new):
-            return False
-        if new:
-            table.alter.add_columns(delta_schema(delta_fields(new)).fields)
-        return True
-
 
 class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
     """The files of an attempt, to be published in a replica."""
@@ -192,6 +181,39 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
             )
         return []
 
+    def change_to(self, state: DeltaTable, columns: NewColumns) -> Change | None:
+        """Returns how a version gets other columns; None if the table has rules."""
+        if self.rules(state) or "v2Checkpoint" in (state.protocol().writer_features or ()):
+            return None
+        self._allow(state, columns.added)
+        fields = delta_fields(columns.schema)
+        for field, column in zip(fields, columns.schema, strict=True):
+            field["metadata"] = column.metadata
+        properties = dict(state.metadata().configuration)
+        left = {*json.loads(properties.pop(_DROPPED, "[]"))}
+        is_again = any(x.name.lower() in left for x in columns.added)
+        # Without column mapping, a column of the table is the one of its name in the files.
+        if columns.values or columns.renamed or columns.retyped or is_again:
+            files = stored_files(self.storage, state.version())
+        else:
+            files, left = [], left | {name.lower() for name in columns.dropped}
+            properties |= {_DROPPED: json.dumps(sorted(left))} if left else {}
+        arrow = stored_schema(pa.schema(delta_schema(fields).to_arrow()))
+        prepared = metadata_with(state, fields, properties), [x.removed() for x in files]
+        return Change([x.searched(()) for x in files], arrow, prepared)
+
+    def commit_change(
+        self,
+        state: DeltaTable,
+        change: Change,
+        copies: Sequence[DataFile],
+        record: dict[str, Any],
+    ) -> None:
+        """Commits other columns, with copies in place of files."""
+        metadata, removed = change.prepared
+        first = information("REPLACE COLUMNS", **{RECORD: record})
+        commit_version(state, self.storage, [first, metadata, *removed, *map(added, copies)])
+
     def records(self, state: DeltaTable) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yields the records of a table, the newest first, each with its version."""
         for commit in self._commits(state):
@@ -205,13 +227,7 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
     def commit(self, state: DeltaTable) -> bool:
         """Commits the files, if `state` is still the newest version."""
         self.check(state)
-        if lacks_feature(state, self._schema):
-            # The table's schema may only have this type in a version after the feature's.
-            state.alter.add_feature(
-                TableFeatures.TimestampWithoutTimezone,
-                allow_protocol_versions_increase=True,
-                commit_properties=CommitProperties(max_commit_retries=0),
-            )
+        if self._allow(state, self._schema):
             return False
         if self.adopted is not None or (self.changes is not None and self._by_vectors):
             self._commit_vectors(state)
@@ -253,9 +269,17 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
         added = self.replace_rows(state, self._row_key, self.keys or (), self.record, transactions)
         self.grew_by = added if self._replica.deletes == HARD else None
 
-
-def lacks_feature(table: DeltaTable, columns: t.StructType) -> bool:
-    """Returns whether columns have a timestamp without a zone that the table may not allow yet."""
-    kinds = {type(field.dataType) for field in columns}
-    features = table.protocol().writer_features or ()
-    return t.TimestampNTZType in kinds and "timestampNtz" not in features
+    @staticmethod
+    def _allow(state: DeltaTable, columns: t.StructType) -> bool:
+        """Makes the table allow timestamps without a zone. Returns whether that was necessary."""
+        kinds = {type(field.dataType) for field in columns}
+        features = state.protocol().writer_features or ()
+        is_lacking = t.TimestampNTZType in kinds and "timestampNtz" not in features
+        if is_lacking:
+            # The table's schema may only have this type in a version after the feature's.
+            state.alter.add_feature(
+                TableFeatures.TimestampWithoutTimezone,
+                allow_protocol_versions_increase=True,
+                commit_properties=CommitProperties(max_commit_retries=0),
+            )
+        return is_lacking

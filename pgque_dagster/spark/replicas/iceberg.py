@@ -15,16 +15,17 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.io.pyarrow import parquet_path_to_id_mapping, pyarrow_to_schema
 from pyiceberg.manifest import DataFile as Entry
 from pyiceberg.table import FileScanTask, Table, Transaction
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.types import DecimalType
 from pyroaring import BitMap64
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
 from ...client.replicas.deletes import HARD
-from ...client.replicas.shape import Altered
 from ...client.replicas.source import SourceTable
 from ..batch import SparkBatch
 from ..reading.in_tasks import as_types
-from ..sinks.files.data_files import DataFile, write_files
+from ..sinks.files.data_files import DataFile, stored_schema, write_files
 from ..sinks.files.file_reader import ListedFile, read_table_files
 from ..sinks.files.positions import find_positions, rows_with_keys, write_changes
 from ..sinks.files.storage import StorageFailed
@@ -47,9 +48,12 @@ from ..sinks.iceberg.table_files import (
     planned,
     root_of,
     searched,
+    storage_of,
+    why_unreadable,
 )
 from ..sinks.iceberg.table_files import spark_columns as stored_columns
-from .commit import ReplicaOutput
+from .altering import NewColumns
+from .commit import Change, ReplicaOutput
 from .lake import LakeReplica
 from .location import IcebergReplicas
 from .source import DELETED
@@ -125,26 +129,6 @@ class IcebergReplica(LakeReplica[Table]):
         """Returns the rows of a version."""
         return self.sink.read(spark, self._url, version)
 
-    def alter_columns(self, spark: SparkSession, altered: Altered) -> bool:
-        """Gives the replica the columns that the source has now."""
-        names = altered.added.keys()
-        with self.sink.open(self._url) as catalog:
-            try:
-                table = catalog.load_table(self.sink.table)
-            except NoSuchTableError:
-                return False
-            self.check(table.properties)
-            # In older files, a name that was dropped means another column.
-            ever = {x.name for schema in table.schemas().values() for x in schema.fields}
-            stored = stored_columns(table)
-            if (ever - {*stored.names}) & names or not self.may_add(names, stored):
-                return False
-            new = t.StructType([x for x in self.columns() if x.name in names - {*stored.names}])
-            if new:
-                with table.update_schema() as update:
-                    update.union_by_name(iceberg_columns(spark, new))
-        return True
-
 
 class _Output(ReplicaOutput[Table], IcebergOutput):
     """The files of an attempt, to be published in a replica."""
@@ -186,6 +170,52 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
         assert self.arrow is not None
         ids = parquet_path_to_id_mapping(pyarrow_to_schema(self.arrow))
         return f"{super().file_columns} {ids}"
+
+    def change_to(self, state: Table, columns: NewColumns) -> Change | None:
+        """Returns how a state gets other columns; None if its files cannot be read by names."""
+        tasks, self.storage = planned(state), storage_of(state, self._sink.storage)
+        if why_unreadable(state, tasks):
+            return None
+        for_one_commit(state)
+        change, names = state.transaction(), {x.lower() for x in columns.added.names}
+        ever = {x.name.lower() for each in state.schemas().values() for x in each.fields}
+        is_again = names & (ever - {x.name.lower() for x in state.schema().fields})
+        with change.update_schema(allow_incompatible_changes=True) as update:
+            for name in columns.dropped:
+                update.delete_column(name)
+        with change.update_schema() as update:
+            for name in columns.retyped:
+                kind = columns.schema[name].dataType
+                assert isinstance(kind, t.DecimalType)
+                update.update_column(columns.names[name], DecimalType(kind.precision, kind.scale))
+            for name, was in columns.renamed.items():
+                update.rename_column(was, name)
+        if columns.added:
+            with change.update_schema() as update:
+                update.union_by_name(iceberg_columns(self._spark_batch.spark, columns.added))
+        # Files are read by the names of columns.
+        if not (columns.values or columns.renamed or columns.retyped or is_again):
+            tasks = []
+        arrow = stored_schema(change.table_metadata.schema().as_arrow())
+        return Change(searched(state, tasks), arrow, (change, tasks))
+
+    def commit_change(
+        self, state: Table, change: Change, copies: Sequence[DataFile], record: dict[str, Any]
+    ) -> None:
+        """Commits other columns, with copies in place of files."""
+        transaction, tasks = change.prepared
+        schema_id = transaction.table_metadata.current_schema_id
+        since = {FILES_SINCE: str(schema_id)} if tasks else {}
+        transaction.set_properties({**properties_with(record, state.metadata), **since})
+        wanted, gone = transaction.table_metadata, {task.file.file_path for task in tasks}
+        same = {} if tasks else {"operation": Operation.REPLACE.value}
+        commit_snapshot(
+            state,
+            wanted,
+            added=list(entries_of(wanted, copies)),
+            gone=gone | unneeded(tasks, gone),
+            summary={**same, RECORD: json.dumps(record)},
+        )
 
     def records(self, state: Table) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yields the records of a table, the newest first, each with its version."""

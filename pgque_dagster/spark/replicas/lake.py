@@ -5,10 +5,10 @@ proof that a stale attempt publishes nothing. Delta and Iceberg differ in how ro
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
 from ...client.replicas.deletes import HARD, HISTORY, SOFT
@@ -21,7 +21,7 @@ from .deletes import changed_rows, copied_rows, live_rows
 from .location import check_columns
 from .parts import CopyInParts
 from .source import DELETED
-from .stored import ReplicaState, StoredReplica, Table, kinds
+from .stored import ReplicaState, StoredReplica, Table
 
 # The maximum number of rows to repair; tasks and the driver hold their keys.
 _REPAIRED = 1_000_000
@@ -36,19 +36,10 @@ class LakeReplica(StoredReplica[Table]):
     ) -> AbstractContextManager[ReplicaOutput[Table]]:
         """Begins an attempt to publish something in the replica, which has these columns."""
 
-    @abstractmethod
-    def alter_columns(self, spark: SparkSession, altered: Altered) -> bool:
-        """Gives the replica the columns that the source has now.
-
-        Returns False if a column may have kept values, cannot be altered, or is not the source's.
-        """
-
-    def may_add(self, names: Set[str], stored: t.StructType) -> bool:
-        """Returns whether a replica that has some columns lacks only others, and no values."""
-        has, wants = kinds(stored), kinds(self.columns())
-        if not wants.items() - has.items() <= {(name, wants[name]) for name in names}:
-            return False
-        return has.keys() <= wants.keys() if self.deletes == HARD else not has.keys() & names
+    def alter_columns(self, batch: SparkBatch, altered: Altered, shape: str) -> bool:
+        """Gives the replica the columns that its source has now; as `ReplicaOutput.alter` does."""
+        with self.attempt(batch, "", self.columns()) as output:
+            return output.alter(altered, shape)
 
     def overwrite(
         self,

@@ -4,7 +4,6 @@ Parallel tasks read the parts into files: `client/replicas/parts.py` says the re
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from pyspark import StorageLevel
@@ -15,7 +14,7 @@ from ...client.batch import Batch
 from ...client.plans import of_table
 from ...client.replicas.capture import COPY
 from ...client.replicas.deletes import HARD
-from ...client.replicas.events import TRUNCATE
+from ...client.replicas.events import TRUNCATE, read_as
 from ...client.replicas.parts import PartedCopy, from_clauses, seen_after, united
 from ...client.replicas.source import SourceTable
 from ...client.replicas.standing import Log
@@ -94,9 +93,10 @@ class CopyInParts(PartedCopy):
         Raises:
             StaleReadPlan: if the events since the copy began are no longer there.
         """
-        source = replace(self._source, may_lack=bool(self.altered.added))
+        source = self._source
         tick_id, snapshot = self._tick()
         slices = of_table(self._plan(tick_id, slices=DEFAULT_SLICES).slices, source.name)
+        slices = read_as(slices, source.readings)
         events = arrow.read_slices(self._batch.spark, self._address, slices, CHANGE_COLUMNS)
         events = events.where(~f.col("ev_type").isin(COPY, TRUNCATE))
         self.changes = changes = late_changes(events, source, HARD).persist(StorageLevel.DISK_ONLY)

@@ -64,8 +64,7 @@ def replicate(
     """
     claim = acked(batch.claim)
     check_deletes(claim.session, claim.queue, target.deletes)
-    drops = set() if target.deletes == HARD else {"drops"}
-    tables = BatchTables(claim, specs, log, {"nulls", "types", *drops})
+    tables = BatchTables(claim, specs, log, {"nulls", "values", "drops", "renames", "types"})
     yield from _Apply(batch, claim, tables, target, log).run()
     yield from tables.settle()
 
@@ -135,9 +134,7 @@ class _Apply:
         is_new = True
         with replica.sink.errors(claim):
             if copied and copied.shape != source.shape and standing.why_unknown is None:
-                # An attempt that was paused may not add what was dropped meanwhile.
-                claim.renew()
-                is_new = replica.alter_columns(self._batch.spark, standing.altered)
+                is_new = replica.alter_columns(self._batch, standing.altered, copied.shape)
             state = replica.state()
             foreign = None if state else replica.foreign_version()
         noted_tick = self._tables.noted_tick(name)

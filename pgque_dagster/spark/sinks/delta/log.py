@@ -257,11 +257,14 @@ def metadata(
     }
 
 
-def metadata_with(table: DeltaTable, fields: Sequence[Action]) -> Action:
-    """Returns the action that gives a table other columns, and leaves the rest."""
+def metadata_with(
+    table: DeltaTable, fields: Sequence[Action], properties: Mapping[str, str] | None = None
+) -> Action:
+    """Returns the action that gives a table other columns, or properties, and leaves the rest."""
     now_ = table.metadata()
     named = {"name": now_.name, "description": now_.description}
-    return metadata(fields, now_.configuration, str(now_.id), now_.created_time, **named)
+    properties = now_.configuration if properties is None else properties
+    return metadata(fields, properties, str(now_.id), now_.created_time, **named)
 
 
 def write_version(storage: Storage, version: int, actions: Iterable[Action]) -> bool:

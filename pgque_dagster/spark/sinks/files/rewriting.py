@@ -3,7 +3,7 @@
 Rows stay in their order and are not shuffled. A task has a row group in memory, not a file.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ def rewrite_files(
     folder: str,
     schema: StructType,
     arrow: pa.Schema,
+    change: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda rows: rows,
 ) -> list[DataFile | None]:
     """Makes tasks write the rows of each group of files, without deleted ones, into one file.
 
@@ -34,6 +35,7 @@ def rewrite_files(
         folder: a folder in it that nobody else uses.
         schema: the columns of the table.
         arrow: the same for Arrow. A file that lacks a column has null there.
+        change: what happens to the rows before.
 
     Returns:
         The file of each group; None if it has no rows.
@@ -45,7 +47,7 @@ def rewrite_files(
     def write(part: tuple[int, Sequence[ListedFile]]) -> Iterator[pa.RecordBatch]:
         number, files = part
         with storage.errors("cannot be read"):
-            live = (rows for file in files for rows in live_rows(storage, file))
+            live = (change(rows) for file in files for rows in live_rows(storage, file))
             fitting = (each for rows in live for each in fitted(rows, arrow))
             for file in write_rows(fitting, storage, folder, schema, arrow=arrow):
                 yield pa.RecordBatch.from_pylist([{**asdict(file), "number": number}])
