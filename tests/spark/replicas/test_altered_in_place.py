@@ -202,6 +202,15 @@ def test_what_a_killed_attempt_added_is_not_taken_for_another_column(
     assert not alter(table, **facts)
 
 
+def test_names_that_a_killed_attempt_swapped_are_known_when_they_are_swapped_back(
+    table: LakeReplication,
+) -> None:
+    table.sql(SWAP)
+    assert alter(table, **CASES["circle"][1])
+    table.sql(SWAP)
+    assert not alter(table)
+
+
 def test_what_cannot_be_followed_is_left(table: LakeReplication) -> None:
     table.sql("alter table t add z date default 'infinity'")
     version = table.commits(T)
