@@ -38,7 +38,10 @@ CHANGES = {
     ),
     "texts": ("alter table {0} alter v type text, alter t type timestamp(4)", {"types"}),
     "wider": ("alter table {0} alter n type numeric(12, 2), alter v type varchar(12)", {"wider"}),
-    "digits": ("alter table {0} alter n type numeric; alter table {0} rename n to z", {"wider"}),
+    "digits": (
+        "alter table {0} alter n type numeric(14, 2); alter table {0} rename n to z",
+        {"wider"},
+    ),
     "domain": ("alter table {0} alter v type few", set()),
     "zone": ("set local timezone = 'UTC'; alter table {0} alter t type timestamptz", {"a copy"}),
     "shorter": ("alter table {0} alter n type numeric(8, 1)", {"a copy"}),
