@@ -233,7 +233,7 @@ def _matches(
             rows = plain(source.read_row_group(group, columns=names)).select(names)
             rows = rows.cast(some.schema)
             positions = first + _places(comparable(rows), some)
-            positions = positions[np.isin(positions, deleted, invert=True)]
+            positions = positions[np.isin(positions, deleted, assume_unique=True, invert=True)]
             if positions.size:
                 yield group, first, positions
         first += facts.num_rows
