@@ -63,7 +63,11 @@ def copied_rows(
     """
     if deletes == HARD:
         return rows
-    old = rows.sparkSession.createDataFrame([], columns) if old is None else _fitted(old, columns)
+    if old is None:  # Unshuffled, so that rows that are together in the source stay together.
+        begun = {FROM_TICK: f.lit(tick_id)} if deletes == HISTORY else {}
+        first = rows.withColumns(begun)
+        return first.select(_row(first, columns).alias(_NEW)).select(f"{_NEW}.*")
+    old = _fitted(old, columns)
     if deletes == HISTORY:
         ended = old.where(f.col(TO_TICK).isNotNull())
         new = rows.withColumn(DELETED, f.lit(False))
