@@ -314,10 +314,11 @@ def test_what_is_no_way_to_delete_is_refused() -> None:
 def test_a_first_copy_leaves_rows_where_they_are(spark: SparkSession, deletes: Deletes) -> None:
     """So that the statistics of files and row groups tell where keys are not."""
     columns = t.StructType([t.StructField("id", t.LongType()), *mark_columns(deletes)])
-    found = copied_rows(spark.range(0, 99, 1, 3), None, columns, ["id"], deletes, 20)
+    rows = spark.range(99, 0, -1, 3)
+    found = copied_rows(rows, None, columns, ["id"], deletes, 20)
     marks = (20, None) if deletes == HISTORY else (None,)
     assert found.schema.names == columns.names
-    assert found.collect() == [(number, *marks) for number in range(99)]
+    assert found.collect() == [(number, *marks) for number in range(99, 0, -1)]
 
 
 def test_versions_of_ticks_that_come_anew_do_not_overlap(spark: SparkSession) -> None:
