@@ -122,7 +122,10 @@ class Altered:
     @property
     def keeps_rows(self) -> bool:
         """Whether rows that were read before are right still, with null in added columns."""
-        return not (self.why or self.is_rewritten) and self.needs <= {"nulls", "drops"}
+        # A name that was another column's would bring its values.
+        is_new = not self.added or all(each.now is not None for each in self.columns)
+        is_kept = not (self.why or self.is_rewritten) and self.needs <= {"nulls", "drops"}
+        return is_new and is_kept
 
     @property
     def reason(self) -> str:

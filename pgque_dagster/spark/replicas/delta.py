@@ -190,13 +190,13 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
         for field, column in zip(fields, columns.schema, strict=True):
             field["metadata"] = column.metadata
         properties = dict(state.metadata().configuration)
-        left = {*json.loads(properties.pop(_DROPPED, "[]"))}
+        left = {*json.loads(properties.pop(_DROPPED, "[]")), *map(str.lower, columns.dropped)}
         is_again = any(x.name.lower() in left for x in columns.added)
         # Without column mapping, a column of the table is the one of its name in the files.
         if columns.values or columns.renamed or columns.retyped or is_again:
             files = stored_files(self.storage, state.version())
         else:
-            files, left = [], left | {name.lower() for name in columns.dropped}
+            files = []
             properties |= {_DROPPED: json.dumps(sorted(left))} if left else {}
         arrow = stored_schema(pa.schema(delta_schema(fields).to_arrow()))
         prepared = metadata_with(state, fields, properties), [x.removed() for x in files]

@@ -179,7 +179,7 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
         for_one_commit(state)
         change, names = state.transaction(), {x.lower() for x in columns.added.names}
         ever = {x.name.lower() for each in state.schemas().values() for x in each.fields}
-        is_again = names & (ever - {x.name.lower() for x in state.schema().fields})
+        is_again = names & ever
         with change.update_schema(allow_incompatible_changes=True) as update:
             for name in columns.dropped:
                 update.delete_column(name)

@@ -8,7 +8,7 @@ import pytest
 from pgque_dagster.client.replicas.deletes import HARD, HISTORY, MARKS, SOFT, Deletes
 from pgque_dagster.client.replicas.spec import TableSpec
 from tests.support.replicas.apart import BAD, GOOD, end_pauses, mend, noted, prepare, spoil
-from tests.support.replicas.replication import PostgresReplication, Replication, with_columns_of
+from tests.support.replicas.replication import Replication, with_columns_of
 
 # By table: what is done to it, and what a target needs to follow without a copy.
 CHANGES = {
@@ -66,12 +66,9 @@ STEPS = (
 
 
 def follows(replication: Replication) -> set[str]:
-    deletes, is_postgres = replication.target.deletes, isinstance(replication, PostgresReplication)
-    drops = {"drops"} if is_postgres or deletes != HARD else set()
     # Otherwise, the column has kept values.
-    anew = {"anew"} if is_postgres and deletes == HARD else set()
-    more = {"values", "renames", "wider", *anew} if is_postgres else set()
-    return {"nulls", "types", *drops, *more}
+    anew = {"anew"} if replication.target.deletes == HARD else set()
+    return {"nulls", "values", "drops", "renames", "wider", "types", *anew}
 
 
 def changes(deletes: Deletes) -> dict[str, tuple[str, set[str]]]:
@@ -85,7 +82,7 @@ def check(replication: Replication) -> None:
         rows, live = replication.source(f"public.{name}"), replication.live(f"public.{name}")
         if replication.target.deletes != HARD:
             live = with_columns_of(live, rows)
-        assert live == rows, name
+        assert live == rows, (name, replication.copied)
 
 
 @pytest.mark.parametrize("deletes", MARKS)
