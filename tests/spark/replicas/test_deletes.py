@@ -223,10 +223,8 @@ KEY = "alter table t drop constraint t_pkey; alter table t add primary key (v)"
         ("delta", "hard", "select 1"),
         ("delta", "soft", "select 1"),
         ("postgres", "history", KEY),
-        *(
-            pytest.param(kind, "history", KEY, marks=pytest.mark.slow)
-            for kind in ("delta", "iceberg")
-        ),
+        ("delta", "history", KEY),
+        pytest.param("iceberg", "history", KEY, marks=pytest.mark.slow),
     ],
     indirect=["replication"],
 )
