@@ -20,7 +20,6 @@ MissingColumns = Literal["malformed", "null"]
 
 EVENT_COLUMNS = ("ev_id", "ev_type", "ev_data", "ev_extra1")
 _BOOLEANS = {True: "t", False: "f"}
-_TRUTHS = {"t": True, "true": True, "f": False, "false": False}
 _NESTED = (t.StructType, t.ArrayType, t.MapType)
 # An element of an array as PostgreSQL prints it, in quotes or plain.
 _ELEMENT = re.compile(r'"((?:[^"\\]|\\.)*)"|([^,]+)', re.DOTALL)
@@ -225,7 +224,7 @@ def _elements(text: str) -> list[str | None]:
 
 
 def of_texts(kind: t.DataType, path: str) -> Callable[[list[Any]], pa.Array]:
-    """Returns a function that makes a column from texts that PostgreSQL prints, also in JSON."""
+    """Returns a function that makes a column from texts that PostgreSQL prints."""
     column = captured_column(kind, path)
     if isinstance(kind, t.DecimalType | t.BooleanType):
         read = Decimal if isinstance(kind, t.DecimalType) else _truth
@@ -236,9 +235,9 @@ def of_texts(kind: t.DataType, path: str) -> Callable[[list[Any]], pa.Array]:
 
 
 def _truth(text: str) -> bool:
-    if text not in _TRUTHS:
+    if text not in _BOOLEANS.values():
         raise ValueError("a text is not a boolean")
-    return _TRUTHS[text]
+    return text == "t"
 
 
 def _struct(columns: dict[str, pa.Array], nothing: pa.Array) -> pa.StructArray:

@@ -104,11 +104,18 @@ def new_columns(
         return None
     texts = {x: altered.added[x.name] for x in added if altered.added[x.name] is not None}
     try:
-        values = {x.name: of_texts(x.dataType, x.name)([text]) for x, text in texts.items()}
+        values = {x.name: _value(x, text) for x, text in texts.items()}
     except MISFIT:
         return None
     mark = end_mark(replica.deletes)
     return NewColumns(schema, names, frozenset(dropped), frozenset(retyped), values, mark)
+
+
+def _value(column: t.StructField, text: str | None) -> pa.Array:
+    """Returns an array with the value that a text in events stands for."""
+    if isinstance(column.dataType, t.BooleanType):
+        text = {"true": "t", "false": "f"}.get(str(text), text)
+    return of_texts(column.dataType, column.name)([text])
 
 
 def _is_wider(now: t.DataType, was: t.DataType) -> bool:

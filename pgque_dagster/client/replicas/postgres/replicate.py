@@ -27,6 +27,7 @@ from ...read_batch import ReadBatch
 from ...rights import Connection
 from ..batch_tables import BatchTables
 from ..capture import check_deletes
+from ..deletes import HARD
 from ..events import TRUNCATE
 from ..outcome import (
     Apart,
@@ -77,7 +78,9 @@ def replicate(
     """
     batch = acked(claim)
     check_deletes(batch.session, batch.queue, target.deletes)
-    tables = BatchTables(batch, specs, log, {"nulls", "values", "drops", "renames", "types"})
+    # A default would also fill the rows that the source no longer has.
+    fills = {"values"} if target.deletes == HARD else set()
+    tables = BatchTables(batch, specs, log, {"nulls", "drops", "renames", "types", *fills})
     span = Span.of(batch.session, batch.queue, batch.lease)
     stored = stored_ticks(batch.session, batch.queue, batch.consumer)
     with connected_target(batch.session, target) as there:

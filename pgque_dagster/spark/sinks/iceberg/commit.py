@@ -142,9 +142,13 @@ class IcebergOutput(TableOutput[Table]):
 
     def check_ids(self, change: Transaction) -> None:
         """Raises `StorageFailed` if columns do not have the ids with which files were written."""
-        now = {x.name: x for x in stored_schema(change.table_metadata.schema().as_arrow())}
-        had = self.arrow or ()
-        if not all(now.get(x.name, x).equals(x, check_metadata=True) for x in had):
+        schema = stored_schema(change.table_metadata.schema().as_arrow())
+        # Comments may differ.
+        now, had = (
+            {x.name: (x.type, (x.metadata or {}).get(b"PARQUET:field_id")) for x in columns}
+            for columns in (schema, self.arrow or ())
+        )
+        if not all(now.get(name, column) == column for name, column in had.items()):
             raise StorageFailed(
                 f"the columns of {self._sink.name} were changed while {self.batch} was written",
                 "Run the batch again: it goes by the new ones.",
