@@ -225,6 +225,7 @@ class Shop:
             "pgque create-queue": ["another"],
             "pgque drop-queue": ["orders", "--force"],
             "pgque ticker": ["--once"],
+            "pgque relay": ["orders"],
             "pgque dead-letters replay": ["orders"],
             "pgque dead-letters purge": ["orders"],
             "pgque dead-letters list": ["orders"],

@@ -5,8 +5,9 @@ from psycopg import sql
 
 from ..connection import connect
 from ..errors import InvalidArgument, PermissionDenied, translated
-from ..rights import Connection
+from ..rights import Connection, translated_with_role
 
+_SET = "select publication, slot from pgque.set_relay(%s, false)"
 _HAS_PUBLICATION = "select exists (select from pg_publication where pubname = %s)"
 _NO_SLOT = """
 select pg_drop_replication_slot(slot_name) from pg_replication_slots
@@ -40,20 +41,19 @@ def begin_relay(url: str, queue: str) -> None:
                     f"triggers capture tables into queue {queue}: {', '.join(found)}",
                     f"End that before: pgque uncapture {found[0]} {queue}",
                 )
+        with translated_with_role(db, _SET):
+            ((publication, slot),) = db.execute(_SET, (queue,)).fetchall()
         try:
-            _create(db, queue)
+            _create(db, queue, publication, slot)
         except psycopg.errors.InsufficientPrivilege as error:
             raise PermissionDenied(
-                str(error).strip(),
+                f'role "{db.info.user}" may not create a publication and a replication slot',
                 f"It needs: alter role {db.info.user} replication; grant create on database "
                 f"{db.info.dbname} to {db.info.user};",
             ) from error
 
 
-def _create(db: Connection, queue: str) -> None:
-    ((publication, slot),) = db.execute(
-        "select publication, slot from pgque.set_relay(%s, false)", (queue,)
-    ).fetchall()
+def _create(db: Connection, queue: str, publication: str, slot: str) -> None:
     # A slot cannot read what was written before its publication.
     if db.execute(_HAS_PUBLICATION, (publication,)).fetchall() == [(False,)]:
         db.execute(_NO_SLOT, (slot,))
