@@ -263,7 +263,7 @@ begin
         where p.pronamespace = 'pgque'::regnamespace
           and p.proname = any (array[
               'append_slot', 'assert_dlq_empty', 'assert_empty', 'begin_slot_batch',
-              'capture', 'capture_condition', 'capture_truncate', 'carry_over', 'check_captured', 'close_slot_batch', 'consumer_states',
+              'capture', 'capture_condition', 'capture_gap', 'capture_truncate', 'carry_over', 'check_captured', 'close_slot_batch', 'consumer_states',
               'count_unfinished', 'deliver_due', 'drop_expired_held', 'due_events', 'earlier_held',
               'enter_deployment', 'find_in_page',
               'find_leased_slot', 'find_slot', 'finish_page', 'follow_switch',
@@ -3068,7 +3068,7 @@ declare
 begin
     execute format('insert into %s (ev_type) select null where false',  -- quoted: by the function
                    pgque.current_event_table(i_queue));
-    perform pgque.current_event_table(i_queue), pgque.check_captured(i_table, i_append);  -- it may be dropped now
+    perform pgque.current_event_table(i_queue), pgque.check_captured(i_table, i_queue, i_append);  -- it may be dropped now
     if exists (select from pgque.relays(i_queue)) then
         return pgque.publish_table(i_table, i_queue, true);
     end if;
@@ -3193,13 +3193,13 @@ end;
 $$;
 
 -- Checks that a table can be captured.
-create or replace function pgque.check_captured(i_table regclass, i_append boolean)
+create or replace function pgque.check_captured(i_table regclass, i_queue text, i_append boolean)
 returns void
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp set quote_all_identifiers = off
 as $$
 declare
     v_class  pg_class;
-    v_why    text := pgque.capture_gap(i_table);
+    v_why    text := pgque.capture_gap(i_table, i_queue);
 begin
     select c.* into v_class from pg_class c where c.oid = i_table;
     v_why := case
@@ -3225,7 +3225,7 @@ end;
 $$;
 
 -- Returns why statement triggers do not see all changes of a table; null if they do.
-create or replace function pgque.capture_gap(i_table regclass)
+create or replace function pgque.capture_gap(i_table regclass, i_queue text)
 returns text
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
@@ -3239,10 +3239,11 @@ begin
          from pgque.capture_relations(i_table) r
          join pg_class c on c.oid = r and c.relkind = 'f' limit 1),
         (select format('gets rows of the subscription %s, whose worker fires no triggers of '
-                       'statements: capture it in the database that publishes it', s.subname)
+                       'statements: capture it from the WAL, or in the database that publishes it', s.subname)
          from pgque.capture_relations(i_table) r
          join pg_subscription_rel l on l.srrelid = r
-         join pg_subscription s on s.oid = l.srsubid limit 1));
+         join pg_subscription s on s.oid = l.srsubid
+         where not exists (select from pgque.relays() q where q.queue_name = i_queue) limit 1));
 end;
 $$;
 
@@ -3331,7 +3332,7 @@ $$;
 -- it. Only relays tick such a queue, after they have inserted all that the tick's snapshot sees.
 
 -- Returns why the WAL does not have all changes of a table; null if it has.
-create or replace function pgque.relay_gap(i_table regclass)
+create or replace function pgque.relay_gap(i_table regclass, i_queue text)
 returns text
 language sql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
@@ -3342,7 +3343,7 @@ as $$
         when current_setting('server_version_num')::integer < 180000
              and exists (select from pg_attribute a where a.attrelid = r and a.attgenerated = 's')
             then 'has generated columns, which the WAL has from PostgreSQL 18 on' end),
-        pgque.capture_gap(i_table))
+        pgque.capture_gap(i_table, i_queue))
     from pgque.capture_relations(i_table) r join pg_class c on c.oid = r;
 $$;
 
@@ -3383,7 +3384,7 @@ as $$
         when not (p.pubinsert and p.pubupdate and p.pubdelete and p.pubtruncate) or p.pubviaroot
              or to_jsonb(p) ->> 'pubgencols' <> 's' or to_jsonb(l) ->> 'prqual' is not null
              or to_jsonb(l) ->> 'prattrs' is not null
-        then format('publication %s leaves changes out', p.pubname) end, 'it ' || pgque.relay_gap(l.prrelid))
+        then format('publication %s leaves changes out', p.pubname) end, 'it ' || pgque.relay_gap(l.prrelid, r.queue_name))
     from pgque.relays(i_queue) r
     join pg_publication p on p.pubname = r.publication
     join pg_publication_rel l on l.prpubid = p.oid;
@@ -3401,7 +3402,7 @@ declare
     v_relay  record;
 begin
     perform pgque.current_event_table(i_queue);
-    select r.publication, coalesce(r.problem, 'it ' || pgque.relay_gap(i_table)) as why into v_relay
+    select r.publication, coalesce(r.problem, 'it ' || pgque.relay_gap(i_table, i_queue)) as why into v_relay
     from pgque.relays(i_queue) r
     where i_table is not null and i_publish is not null;
     if not found then
@@ -3541,7 +3542,7 @@ as $$
             'it no longer has a key'
         when c.args[3] is not null and pgque.key_of_table(c.captured) is not null then
             'it has a key now: call pgque.capture again, without append'
-        else 'it ' || pgque.capture_gap(c.captured)
+        else 'it ' || pgque.capture_gap(c.captured, c.args[1])
         end
     from capturing c
     left join lateral (
@@ -11381,7 +11382,7 @@ $$;
 create or replace view pgque.capture_health (queue_name, check_name, status, detail) as
 select c.queue_name, 'captured_table:' || c.table_name,
        case when c.problem is null and u.left_at is not null then 'warning' else 'critical' end,
-       coalesce(c.problem || '; the queue may lack changes until its owner fixes that',
+       coalesce(c.problem || '; the queue may lack changes until its owner fixes that', s.why,
                 format('none of the queue''s replicas has it%s, and its changes are passed over: add it to '
                        'the tables of one, or let its owner end the capture: select pgque.uncapture(%L, %L);',
                        ' since ' || date_trunc('seconds', u.left_at), c.table_name, c.queue_name))
@@ -11392,7 +11393,19 @@ left join lateral (
     where r.queue_name = c.queue_name
     having count(*) > count(r.left_at)
        and not coalesce(bool_or(r.left_at is null and r.table_name = c.table_name), false)) u on true
-where c.problem is not null or u.is_left;
+left join lateral (
+    select format('gets no new rows from subscription %s, because it is %s', s.subname,
+                  case when not s.subenabled then 'disabled' when l.srsubstate = 'r' then
+                       'not running: see the server''s log' else 'still copying the table' end)
+           collate "default" as why  -- not that of names
+    from pgque.capture_relations(to_regclass(c.table_name)) r
+    join pg_subscription_rel l on l.srrelid = r
+    join pg_subscription s on s.oid = l.srsubid
+    where l.srsubstate <> 'r' or not s.subenabled
+       or not exists (select from pg_stat_subscription w
+                      where w.subid = s.oid and w.last_msg_receipt_time > now() - interval '5 minutes')
+    limit 1) s on true
+where c.problem is not null or u.is_left or s.why is not null;
 
 -- Returns the consumers of assets that their location no longer has, and of locations that have not
 -- reported lately (note_location). It leaves out a consumer that has worked since the report: its runs are

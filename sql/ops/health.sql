@@ -192,7 +192,7 @@ $$;
 create or replace view pgque.capture_health (queue_name, check_name, status, detail) as
 select c.queue_name, 'captured_table:' || c.table_name,
        case when c.problem is null and u.left_at is not null then 'warning' else 'critical' end,
-       coalesce(c.problem || '; the queue may lack changes until its owner fixes that',
+       coalesce(c.problem || '; the queue may lack changes until its owner fixes that', s.why,
                 format('none of the queue''s replicas has it%s, and its changes are passed over: add it to '
                        'the tables of one, or let its owner end the capture: select pgque.uncapture(%L, %L);',
                        ' since ' || date_trunc('seconds', u.left_at), c.table_name, c.queue_name))
@@ -203,7 +203,19 @@ left join lateral (
     where r.queue_name = c.queue_name
     having count(*) > count(r.left_at)
        and not coalesce(bool_or(r.left_at is null and r.table_name = c.table_name), false)) u on true
-where c.problem is not null or u.is_left;
+left join lateral (
+    select format('gets no new rows from subscription %s, because it is %s', s.subname,
+                  case when not s.subenabled then 'disabled' when l.srsubstate = 'r' then
+                       'not running: see the server''s log' else 'still copying the table' end)
+           collate "default" as why  -- not that of names
+    from pgque.capture_relations(to_regclass(c.table_name)) r
+    join pg_subscription_rel l on l.srrelid = r
+    join pg_subscription s on s.oid = l.srsubid
+    where l.srsubstate <> 'r' or not s.subenabled
+       or not exists (select from pg_stat_subscription w
+                      where w.subid = s.oid and w.last_msg_receipt_time > now() - interval '5 minutes')
+    limit 1) s on true
+where c.problem is not null or u.is_left or s.why is not null;
 
 -- Returns the consumers of assets that their location no longer has, and of locations that have not
 -- reported lately (note_location). It leaves out a consumer that has worked since the report: its runs are

@@ -122,7 +122,7 @@ begin
         where p.pronamespace = 'pgque'::regnamespace
           and p.proname = any (array[
               'append_slot', 'assert_dlq_empty', 'assert_empty', 'begin_slot_batch',
-              'capture', 'capture_condition', 'capture_truncate', 'carry_over', 'check_captured', 'close_slot_batch', 'consumer_states',
+              'capture', 'capture_condition', 'capture_gap', 'capture_truncate', 'carry_over', 'check_captured', 'close_slot_batch', 'consumer_states',
               'count_unfinished', 'deliver_due', 'drop_expired_held', 'due_events', 'earlier_held',
               'enter_deployment', 'find_in_page',
               'find_leased_slot', 'find_slot', 'finish_page', 'follow_switch',

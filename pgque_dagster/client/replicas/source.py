@@ -124,7 +124,7 @@ class SourceTable:
                 " on p.oid = r and p.relpersistence = 'u') then 'has an unlogged partition'"
                 " when c.relpersistence = 't' then 'is temporary'"
                 " when c.relkind = 'r' and exists (select from pg_inherits where inhparent = c.oid)"
-                " then 'has tables that inherit it' else pgque.capture_gap(c.oid) end"
+                " then 'has tables that inherit it' else pgque.capture_gap(c.oid, t.queue) end"
                 " from pg_class c where c.oid = to_regclass(t.name)),"
                 " case when not has_table_privilege(to_regclass(t.name), 'select')"
                 " then format('grant select on %%s to %%I;', t.name, current_user)"

@@ -20,7 +20,7 @@ declare
 begin
     execute format('insert into %s (ev_type) select null where false',  -- quoted: by the function
                    pgque.current_event_table(i_queue));
-    perform pgque.current_event_table(i_queue), pgque.check_captured(i_table, i_append);  -- it may be dropped now
+    perform pgque.current_event_table(i_queue), pgque.check_captured(i_table, i_queue, i_append);  -- it may be dropped now
     if exists (select from pgque.relays(i_queue)) then
         return pgque.publish_table(i_table, i_queue, true);
     end if;
@@ -145,13 +145,13 @@ end;
 $$;
 
 -- Checks that a table can be captured.
-create or replace function pgque.check_captured(i_table regclass, i_append boolean)
+create or replace function pgque.check_captured(i_table regclass, i_queue text, i_append boolean)
 returns void
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp set quote_all_identifiers = off
 as $$
 declare
     v_class  pg_class;
-    v_why    text := pgque.capture_gap(i_table);
+    v_why    text := pgque.capture_gap(i_table, i_queue);
 begin
     select c.* into v_class from pg_class c where c.oid = i_table;
     v_why := case
@@ -177,7 +177,7 @@ end;
 $$;
 
 -- Returns why statement triggers do not see all changes of a table; null if they do.
-create or replace function pgque.capture_gap(i_table regclass)
+create or replace function pgque.capture_gap(i_table regclass, i_queue text)
 returns text
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
@@ -191,10 +191,11 @@ begin
          from pgque.capture_relations(i_table) r
          join pg_class c on c.oid = r and c.relkind = 'f' limit 1),
         (select format('gets rows of the subscription %s, whose worker fires no triggers of '
-                       'statements: capture it in the database that publishes it', s.subname)
+                       'statements: capture it from the WAL, or in the database that publishes it', s.subname)
          from pgque.capture_relations(i_table) r
          join pg_subscription_rel l on l.srrelid = r
-         join pg_subscription s on s.oid = l.srsubid limit 1));
+         join pg_subscription s on s.oid = l.srsubid
+         where not exists (select from pgque.relays() q where q.queue_name = i_queue) limit 1));
 end;
 $$;
 

@@ -37,7 +37,7 @@ as $$
             'it no longer has a key'
         when c.args[3] is not null and pgque.key_of_table(c.captured) is not null then
             'it has a key now: call pgque.capture again, without append'
-        else 'it ' || pgque.capture_gap(c.captured)
+        else 'it ' || pgque.capture_gap(c.captured, c.args[1])
         end
     from capturing c
     left join lateral (

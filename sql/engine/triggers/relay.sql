@@ -3,7 +3,7 @@
 -- it. Only relays tick such a queue, after they have inserted all that the tick's snapshot sees.
 
 -- Returns why the WAL does not have all changes of a table; null if it has.
-create or replace function pgque.relay_gap(i_table regclass)
+create or replace function pgque.relay_gap(i_table regclass, i_queue text)
 returns text
 language sql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
@@ -14,7 +14,7 @@ as $$
         when current_setting('server_version_num')::integer < 180000
              and exists (select from pg_attribute a where a.attrelid = r and a.attgenerated = 's')
             then 'has generated columns, which the WAL has from PostgreSQL 18 on' end),
-        pgque.capture_gap(i_table))
+        pgque.capture_gap(i_table, i_queue))
     from pgque.capture_relations(i_table) r join pg_class c on c.oid = r;
 $$;
 
@@ -55,7 +55,7 @@ as $$
         when not (p.pubinsert and p.pubupdate and p.pubdelete and p.pubtruncate) or p.pubviaroot
              or to_jsonb(p) ->> 'pubgencols' <> 's' or to_jsonb(l) ->> 'prqual' is not null
              or to_jsonb(l) ->> 'prattrs' is not null
-        then format('publication %s leaves changes out', p.pubname) end, 'it ' || pgque.relay_gap(l.prrelid))
+        then format('publication %s leaves changes out', p.pubname) end, 'it ' || pgque.relay_gap(l.prrelid, r.queue_name))
     from pgque.relays(i_queue) r
     join pg_publication p on p.pubname = r.publication
     join pg_publication_rel l on l.prpubid = p.oid;
@@ -73,7 +73,7 @@ declare
     v_relay  record;
 begin
     perform pgque.current_event_table(i_queue);
-    select r.publication, coalesce(r.problem, 'it ' || pgque.relay_gap(i_table)) as why into v_relay
+    select r.publication, coalesce(r.problem, 'it ' || pgque.relay_gap(i_table, i_queue)) as why into v_relay
     from pgque.relays(i_queue) r
     where i_table is not null and i_publish is not null;
     if not found then
