@@ -3337,6 +3337,9 @@ returns text
 language sql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
     select coalesce(min(case
+        when c.relpersistence <> 'p' then format('needs alter table %s set logged', r)
+        when c.relkind = 'r' and exists (select from pg_inherits i where i.inhparent = r)
+            then 'has tables that inherit from it'
         when c.relreplident not in ('d', 'f') then format('needs alter table %s replica identity default', r)
         when not exists (select from pg_index i where i.indrelid = r and i.indisprimary and i.indimmediate)
             then 'needs a primary key that is not deferrable, to be captured from the WAL'
@@ -3357,14 +3360,17 @@ returns setof record
 language sql stable security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
     select q.queue_name, format('pgque_%s', q.queue_id), r.slot, coalesce(r.lsn, s.confirmed_flush_lsn),
-           (pg_current_wal_lsn() - s.restart_lsn)::bigint,
-           'replication slot ' || r.slot || case
-               when s.slot_name is null then ' is gone'
-               when s.wal_status = 'lost' then ' is lost, because it held too much of the WAL'
-               when s.plugin <> 'pgoutput' or s.database <> current_database() or s.confirmed_flush_lsn > r.lsn
-                   then ' was used or made by somebody else' end
+           (pg_current_wal_lsn() - s.restart_lsn)::bigint, case
+               when p.oid is null then 'its publication is gone'
+               else 'replication slot ' || r.slot || case
+                   when s.slot_name is null then ' is gone'
+                   when s.wal_status = 'lost' then ' is lost, because it held too much of the WAL'
+                   when s.plugin <> 'pgoutput' or s.database <> current_database()
+                        or s.confirmed_flush_lsn > r.lsn
+                       then ' was used or made by somebody else' end end
     from pgque.relay r
     join pgque.queue q on q.queue_id = r.queue_id
+    left join pg_publication p on p.pubname = format('pgque_%s', q.queue_id)
     left join pg_replication_slots s on s.slot_name = r.slot
     where i_queue is null or q.queue_name = i_queue;
 $$;
@@ -3376,9 +3382,10 @@ create or replace function pgque.relayed_tables(
 returns setof record
 language sql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
-    -- Of a partition that is detached for a while, changes are missing.
+    -- Of a partition that is detached or unlogged for a while, changes are missing.
     select r.queue_name, l.prrelid::regclass, jsonb_build_object(l.oid, concat_ws(' ', p.xmin, l.xmin, (
-               select string_agg(format('%s %s', i.inhrelid, i.xmin), ' ' order by i.inhrelid)
+               select string_agg(format('%s %s %s', i.inhrelid, i.xmin, pg_relation_filenode(i.inhrelid)),
+                                 ' ' order by i.inhrelid)
                from pgque.capture_relations(l.prrelid) part join pg_inherits i on i.inhrelid = part))),
            coalesce(r.problem, case
         when not (p.pubinsert and p.pubupdate and p.pubdelete and p.pubtruncate) or p.pubviaroot
@@ -3449,15 +3456,16 @@ $$;
 -- What a relay has to know in a transaction whose snapshot a tick may have: all that it sees is before wal.
 create or replace function pgque.relay_state(
     i_queue text,
-    out lsn bigint, out wal bigint, out flushed bigint, out next_id bigint, out snapshot text,
-    out is_due boolean, out event_table text)
+    out publication text, out slot text, out problem text, out lsn bigint, out wal bigint,
+    out flushed bigint, out next_id bigint, out snapshot text, out is_due boolean, out event_table text)
 returns setof record
 language plpgsql stable security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     perform pgque.find_queue(i_queue);
     return query
-    select (r.lsn - '0/0')::bigint, (pg_current_wal_insert_lsn() - '0/0')::bigint,
-           (pg_current_wal_flush_lsn() - '0/0')::bigint, pg_snapshot_xmax(s)::text::bigint, s::text,
+    select r.publication, r.slot, r.problem, (r.lsn - '0/0')::bigint,
+           (pg_current_wal_insert_lsn() - '0/0')::bigint, (pg_current_wal_flush_lsn() - '0/0')::bigint,
+           pg_snapshot_xmax(s)::text::bigint, s::text,
            exists (select from pgque.tick_due d where d.queue_name = i_queue),
            pgque.current_event_table(i_queue)
     from pgque.relays(i_queue) r, pg_current_snapshot() s;

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from functools import partial
 from time import monotonic
 
-from .connection import connect
-from .errors import passes, translated
+from .errors import passes
 from .relay.relay import Relay
+from .relay.stream import session
 from .running import keep_running
 
 logger = logging.getLogger("pgque_dagster.client.relay")
@@ -47,7 +47,7 @@ class Relaying:
         keep_running(self._move, self._stopped, passes, partial(logger.warning, "%s %s"))
 
     def _move(self) -> Iterator[None]:
-        with connect(self._url) as alone, translated():
+        with session(self._url) as alone:
             while alone.execute(_TAKE, (self._queue,)).fetchall() == [(False,)]:
                 if self._stopped.wait(_LOOK_SECONDS):
                     return

@@ -167,13 +167,12 @@ class Changes:
             old, _, at = _row(message, at + 1)
         values, missing, _ = _row(message, at + 1)
         if old is not None:
-            key = [old[number] for number in relation.key]
-            if key != [values[number] for number in relation.key]:
-                self._add_delete(relation, old)
-            # With the replica identity FULL, it has them.
+            # It has those of the key, and all with the replica identity FULL.
             for number in missing:
                 values[number] = old[number]
             missing = tuple(number for number in missing if values[number] is None)
+            if any(old[number] != values[number] for number in relation.key):
+                self._add_delete(relation, old)
         if missing:
             self.lacking.append(
                 Lacking(len(self.rows), self._transaction, relation, values, missing)

@@ -19,12 +19,12 @@ from time import sleep
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
-from ..connection import connect
-from ..errors import InvalidArgument, passes, translated
+from ..errors import ConnectionFailed, InvalidArgument, passes
 from ..rights import Connection
 from .changes import Changes, Column, Lacking, Relation
-from .stream import Stream, lsn
+from .stream import Stream, lsn, session
 
 # About as many changes are inserted in one transaction. It ends with one of the source.
 _CHANGES = 200_000
@@ -32,15 +32,12 @@ _ROWS, _BYTES = 5_000, 2**22
 # So much WAL without changes is held.
 _HELD = 2**24
 _PAUSE = 0.01
-_SETTINGS = "select pgque.capture_settings()"
 _STATE = """
-select lsn, wal, flushed, next_id, snapshot, is_due, event_table from pgque.relay_state(%s)
+select publication, slot, problem, lsn, wal, flushed, next_id, snapshot, is_due, event_table
+from pgque.relay_state(%s)
 """
-_LOCK = "select pg_advisory_lock(hashtextextended('pgque relay ' || %s, 0))"
+_LOCK = sql.SQL("select pg_advisory_lock(hashtextextended('pgque relay ' || {}, 0))")
 _MOVE = "select pgque.relay_to(%s, %s::text::pg_lsn, %s)"
-_PLACE = """
-select publication, slot, (lsn - '0/0')::bigint, problem from pgque.relays(%s)
-"""
 _WANTED = """
 select exists (select from pg_locks
                where locktype = 'advisory' and not granted and objsubid = 1
@@ -72,6 +69,9 @@ from pgque.capture_relations(%s::regclass) r join pg_class c on c.oid = r
 class _State:
     """Where a relay stands, and the snapshot of the transaction that goes on."""
 
+    publication: str
+    slot: str
+    problem: str | None
     position: int
     wal: int
     flushed: int
@@ -104,36 +104,38 @@ class Moved:
 
 
 class Relay:
-    """Moves changes into a queue, with two connections.
+    """Moves changes into a queue, with three connections.
 
     Args:
         url: the database.
         queue: the queue.
         writer: inserts.
         helper: does what the transaction of the writer cannot.
-        stream: the changes.
+        streaming: has the lock, and streams.
     """
 
     def __init__(
-        self, url: str, queue: str, writer: Connection, helper: Connection, stream: Stream
+        self, url: str, queue: str, writer: Connection, helper: Connection, streaming: Connection
     ) -> None:
         self._url, self._queue = url, queue
-        self._writer, self._helper, self._stream = writer, helper, stream
+        self._writer, self._helper = writer, helper
         self._columns: dict[int, Sequence[Column]] = {}
+        state = self._state()
+        self._position = state.position
+        self._stream = Stream.of(streaming, state.publication, state.slot, state.position)
 
     @staticmethod
     @contextmanager
     def of(url: str, queue: str) -> Iterator["Relay"]:
         """Opens the connections of a relay. While the block runs, no other relay moves changes."""
-        with connect(url) as writer, connect(url) as helper, translated():
-            writer.execute(_LOCK, (queue,))
-            for (setting,) in writer.execute(_SETTINGS).fetchall():
-                writer.execute(setting.encode())
+        streaming = make_conninfo(url, replication="database")
+        with session(url) as writer, session(url) as helper, session(streaming) as stream:
+            # If this process stands still, the server ends this session, and with it the lock.
+            stream.execute(_LOCK.format(queue))
             # What the slot forgets must be durable in the queue.
             writer.execute("set synchronous_commit = on")
             helper.execute("set synchronous_commit = local")
-            with Stream.of(url, *_place(writer, queue)) as stream:
-                yield Relay(url, queue, writer, helper, stream)
+            yield Relay(url, queue, writer, helper, stream)
 
     def is_wanted(self) -> bool:
         """Returns whether somebody else waits to move changes."""
@@ -166,7 +168,9 @@ class Relay:
         """
         with self._writer.transaction():
             self._writer.execute("set transaction isolation level repeatable read")
-            state = _State(*self._writer.execute(_STATE, (self._queue,)).fetchall()[0])
+            state = self._state()
+            if state.position != self._position:
+                raise ConnectionFailed("another relay went on, because this one stood still")
             if state.flushed < state.wal:
                 # Only what is on the disk is streamed. A commit writes it.
                 self._helper.execute("select pg_logical_emit_message(true, 'pgque', '')")
@@ -180,8 +184,24 @@ class Relay:
                 has_moved = True
             within(self._writer)
         if has_moved:
+            self._position = end
             self._stream.confirm(end)
         return Moved(changes.count, tick_id, is_complete)
+
+    def _state(self) -> _State:
+        rows = self._writer.execute(_STATE, (self._queue,)).fetchall()
+        if not rows:
+            raise InvalidArgument(
+                f"the tables of queue {self._queue} are not captured from the WAL"
+            )
+        state = _State(*rows[0])
+        if state.problem is not None:
+            raise InvalidArgument(
+                f"queue {self._queue} lacks changes: {state.problem}",
+                f"Run `pgque relay {self._queue} --drop` and begin anew: then its tables are "
+                "copied again.",
+            )
+        return state
 
     def _insert(self, state: _State, limit: int | None) -> tuple[Changes, bool]:
         """Inserts what the slot has. Returns it without rows, and whether that is all."""
@@ -218,7 +238,7 @@ class Relay:
     @contextmanager
     def _seeing(self, transactions: Set[int]) -> Iterator[Connection]:
         """Opens a connection with a snapshot that sees transactions whose commit is in the WAL."""
-        with connect(self._url) as connection:
+        with session(self._url) as connection:
             while not all(
                 seen
                 for (seen,) in connection.execute(
@@ -230,8 +250,6 @@ class Relay:
                 sleep(_PAUSE)
             with connection.transaction():
                 connection.execute("set transaction isolation level repeatable read, read only")
-                for (setting,) in connection.execute(_SETTINGS).fetchall():
-                    connection.execute(setting.encode())
                 yield connection
 
     def _find(self, oid: int, columns: Sequence[Column]) -> Relation:
@@ -244,29 +262,15 @@ class Relay:
         return Relation(table or f"dropped.{oid}", names, outputs, numbers, is_partition)
 
 
-def _place(connection: Connection, queue: str) -> tuple[str, str, int]:
-    """Returns the publication, the slot, and the position from which its changes are needed."""
-    rows = connection.execute(_PLACE, (queue,)).fetchall()
-    if not rows:
-        raise InvalidArgument(f"the tables of queue {queue} are not captured from the WAL")
-    ((*place, problem),) = rows
-    if problem is not None:
-        raise InvalidArgument(
-            f"queue {queue} lacks changes: {problem}",
-            f"Run `pgque relay {queue} --drop` and begin anew: then its tables are copied again.",
-        )
-    return tuple(place)
-
-
 def _complete(changes: Changes, lacking: Sequence[Lacking], connection: Connection) -> None:
     """Completes rows of one relation with the values that they lack; or requests copies."""
     try:
         with connection.transaction():
             found = _missing_values(connection, lacking)
     except psycopg.Error as error:
-        if passes(error):
+        if passes(error) and not isinstance(error, psycopg.errors.InsufficientPrivilege):
             raise
-        # For example, the table has been altered since.
+        # For example, the table has been altered since. A copy says which right is missing.
         found = None
     for number, each in enumerate(lacking, 1):
         if found is None:
@@ -284,7 +288,7 @@ def _missing_values(
     names = [relation.columns[number] for number in relation.key]
     numbers = sorted({number for each in lacking for number in each.missing})
     ((types,),) = connection.execute(_KEY_TYPES, (names, relation.table)).fetchall()
-    parts = [sql.Identifier(f"k{number}") for number in range(len(names))]
+    parts = [sql.Identifier(f"pgque_k{number}") for number in range(len(names))]
     query = sql.SQL(
         "select pgque_key.pgque_nr, {values} from {table} pgque_row"
         " join unnest({keys}) with ordinality pgque_key ({parts}, pgque_nr) on {same}"
@@ -294,17 +298,19 @@ def _missing_values(
             for number in numbers
         ),
         table=sql.SQL(relation.table),
-        keys=sql.SQL(", ").join(sql.SQL("%s::text[]") for _ in names),
+        keys=sql.SQL(", ").join(
+            sql.SQL("{}::text[]").format([each.values[number] for each in lacking])
+            for number in relation.key
+        ),
         parts=sql.SQL(", ").join(parts),
         same=sql.SQL(" and ").join(
             sql.SQL("pgque_row.{} = pgque_key.{}::{}").format(sql.Identifier(n), part, sql.SQL(t))
             for n, part, t in zip(names, parts, types, strict=True)
         ),
     )
-    keys = [[each.values[number] for each in lacking] for number in relation.key]
     found: dict[int, Mapping[int, str]] = {
         number: dict(zip(numbers, values, strict=True))
-        for number, *values in connection.execute(query, keys)
+        for number, *values in connection.execute(query)
     }
     ((is_same,),) = connection.execute(_IS_SAME, (relation.table,)).fetchall()
     return found if is_same else None

@@ -7,6 +7,7 @@ from ..connection import connect
 from ..errors import InvalidArgument, PermissionDenied, translated
 from ..rights import Connection, translated_with_role
 
+_LEVEL = "select current_setting('wal_level'), current_setting('server_encoding')"
 _SET = "select publication, slot from pgque.set_relay(%s, false)"
 _HAS_PUBLICATION = "select exists (select from pg_publication where pubname = %s)"
 _NO_SLOT = """
@@ -28,13 +29,19 @@ def begin_relay(url: str, queue: str) -> None:
         PermissionDenied: if the role may not create a slot or a publication.
     """
     with connect(url) as db, translated():
-        ((level,),) = db.execute("select current_setting('wal_level')").fetchall()
+        ((level, encoding),) = db.execute(_LEVEL).fetchall()
         if level != "logical":
             raise InvalidArgument(
                 f"the server's wal_level is {level}, so its WAL does not tell changes",
                 "Run: alter system set wal_level = logical; and restart the server.",
             )
-        if not is_relayed(db, queue):
+        if encoding == "SQL_ASCII":
+            raise InvalidArgument(
+                f"the encoding of database {db.info.dbname} is SQL_ASCII, so its WAL may have "
+                "texts that nobody can read",
+                "Capture its tables by triggers.",
+            )
+        if not (is_begun := is_relayed(db, queue)):
             query = "select table_name from pgque.captured_tables(%s)"
             if found := [name for (name,) in db.execute(query, (queue,))]:
                 raise InvalidArgument(
@@ -45,7 +52,11 @@ def begin_relay(url: str, queue: str) -> None:
             ((publication, slot),) = db.execute(_SET, (queue,)).fetchall()
         try:
             _create(db, queue, publication, slot)
-        except psycopg.errors.InsufficientPrivilege as error:
+        except BaseException as error:
+            if not is_begun:
+                end_relay(url, queue)
+            if not isinstance(error, psycopg.errors.InsufficientPrivilege):
+                raise
             raise PermissionDenied(
                 f'role "{db.info.user}" may not create a publication and a replication slot',
                 f"It needs: alter role {db.info.user} replication; grant create on database "
@@ -79,6 +90,7 @@ def end_relay(url: str, queue: str) -> None:
         if not found:
             raise InvalidArgument(f"the tables of queue {queue} are not captured from the WAL")
         ((publication, slot),) = found
-        db.execute(sql.SQL("drop publication if exists {}").format(sql.Identifier(publication)))
+        # The server refuses it while a relay runs.
         db.execute(_NO_SLOT, (slot,))
+        db.execute(sql.SQL("drop publication if exists {}").format(sql.Identifier(publication)))
         db.execute("select pgque.set_relay(%s, true)", (queue,))

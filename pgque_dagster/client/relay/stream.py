@@ -8,14 +8,20 @@ from time import monotonic, sleep
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
 from psycopg.pq import ExecStatus
 
 from ..connection import connect
 from ..errors import ConnectionFailed, translated
 from ..rights import Connection
 
-_SETTINGS = "select pgque.capture_settings()"
+# As triggers print values, and without the time limits of the role or the database.
+_SETTINGS = """
+select pgque.capture_settings()
+union all
+select format('set %I = 0', name) from pg_settings
+where name in ('statement_timeout', 'lock_timeout', 'transaction_timeout', 'idle_session_timeout',
+               'idle_in_transaction_session_timeout')
+"""
 _START = sql.SQL("START_REPLICATION SLOT {} LOGICAL {} (proto_version '1', publication_names {})")
 _DATA, _ALIVE = Struct(">cqqq"), Struct(">cqqB")
 _STATUS = Struct(">cqqqqB")
@@ -23,6 +29,15 @@ _BEGIN, _COMMIT = Struct(">cq"), Struct(">cBqq")
 _PAUSE = 0.005
 # A session that was killed may still use the slot.
 _IN_USE_SECONDS = 15
+
+
+@contextmanager
+def session(url: str) -> Iterator[Connection]:
+    """Opens a connection that prints values as triggers do."""
+    with closing(connect(url)) as connection, translated():
+        for (setting,) in connection.execute(_SETTINGS).fetchall():
+            connection.execute(setting.encode())
+        yield connection
 
 
 class Stream:
@@ -38,24 +53,18 @@ class Stream:
         self._confirmed, self._held = position, b""
 
     @staticmethod
-    @contextmanager
-    def of(url: str, publication: str, slot: str, position: int) -> Iterator["Stream"]:
-        """Opens a stream, once no other session uses the slot."""
-        streaming = make_conninfo(url, replication="database")
-        with closing(connect(streaming)) as connection, translated():
-            for (setting,) in connection.execute(_SETTINGS).fetchall():
-                connection.execute(setting.encode())
-            start = _START.format(sql.Identifier(slot), sql.SQL(lsn(position)), publication)
-            ends = monotonic() + _IN_USE_SECONDS
-            while True:
-                result = connection.pgconn.exec_(start.as_bytes(connection))
-                if result.status == ExecStatus.COPY_BOTH:
-                    break
-                error = psycopg.errors.error_from_result(result)
-                if not isinstance(error, psycopg.errors.ObjectInUse) or monotonic() > ends:
-                    raise error
-                sleep(_PAUSE)
-            yield Stream(connection, position)
+    def of(connection: Connection, publication: str, slot: str, position: int) -> "Stream":
+        """Begins to stream, once no other session uses the slot."""
+        start = _START.format(sql.Identifier(slot), sql.SQL(lsn(position)), publication)
+        ends = monotonic() + _IN_USE_SECONDS
+        while True:
+            result = connection.pgconn.exec_(start.as_bytes(connection))
+            if result.status == ExecStatus.COPY_BOTH:
+                return Stream(connection, position)
+            error = psycopg.errors.error_from_result(result)
+            if not isinstance(error, psycopg.errors.ObjectInUse) or monotonic() > ends:
+                raise error
+            sleep(_PAUSE)
 
     def until(self, position: int) -> Iterator[bytes]:
         """Yields the messages of the transactions whose commit begins before a position."""
