@@ -3350,24 +3350,27 @@ as $$
     from pgque.capture_relations(i_table) r join pg_class c on c.oid = r;
 $$;
 
--- Where relays stand, of one queue or of all: the slot and what it holds, the position in the WAL, and why
--- changes are missing; null if none are.
+-- Where relays stand, of one queue or of all: the position in the WAL, what the slot holds of the WAL and
+-- may hold on (null: all), and why changes are missing; null if none are.
 create or replace function pgque.relays(
     i_queue text default null,
     out queue_name text, out publication text, out slot text, out lsn pg_lsn, out held_bytes bigint,
-    out problem text)
+    out left_bytes bigint, out wal_status text, out problem text)
 returns setof record
 language sql stable security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
     select q.queue_name, format('pgque_%s', q.queue_id), r.slot, coalesce(r.lsn, s.confirmed_flush_lsn),
-           (pg_current_wal_lsn() - s.restart_lsn)::bigint, case
+           (case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_lsn() end
+            - s.restart_lsn)::bigint, s.safe_wal_size, s.wal_status, case
                when p.oid is null then 'its publication is gone'
                else 'replication slot ' || r.slot || case
                    when s.slot_name is null then ' is gone'
-                   when s.wal_status = 'lost' then ' is lost, because it held too much of the WAL'
+                   when s.wal_status = 'lost' then ' is lost: '
+                       || coalesce(to_jsonb(s) ->> 'invalidation_reason', 'it held too much of the WAL')
                    when s.plugin <> 'pgoutput' or s.database <> current_database()
                         or s.confirmed_flush_lsn > r.lsn
-                       then ' was used or made by somebody else' end end
+                       then ' is ahead of the queue: somebody else used or made it, or it is of a server '
+                            'that failed' end end
     from pgque.relay r
     join pgque.queue q on q.queue_id = r.queue_id
     left join pg_publication p on p.pubname = format('pgque_%s', q.queue_id)
@@ -11123,6 +11126,10 @@ begin
     return query select * from pgque.batch_metric;
     return query select * from pgque.replica_metric;
     return query
+    select 'pgque.relay.held_bytes', 'gauge', r.held_bytes::numeric, jsonb_build_object('queue', r.queue_name)
+    from pgque.relays() r
+    where r.held_bytes is not null;
+    return query
     select 'pgque.health', 'gauge',
            array_position('{ok,unknown,warning,critical}', h.status)::numeric - 1,
            jsonb_build_object('queue', coalesce(h.queue_name, ''), 'check_name', h.check_name)
@@ -11210,6 +11217,7 @@ begin
     from (
         select * from pgque.database_health
         union all select * from pgque.ticker_health
+        union all select * from pgque.relay_health
         union all select * from pgque.rotation_health
         union all select * from pgque.left_table_health()
         union all select * from pgque.failure_health
@@ -11242,9 +11250,8 @@ select q.queue_name, 'ticker_running',
             then format('last tick %s ago, due after %s: check the external ticker that feeds '
                         'this queue', t.age, q.queue_ticker_idle_period)
             when r.queue_name is not null
-            then format('last tick %s ago, due after %s: see that `pgque relay %s` runs. Its slot holds '
-                        '%s of the WAL', t.age, q.queue_ticker_idle_period, q.queue_name,
-                        pg_size_pretty(r.held_bytes))
+            then format('last tick %s ago, due after %s: see that `pgque relay %s` runs',
+                        t.age, q.queue_ticker_idle_period, q.queue_name)
             else format('last tick %s ago, due after %s: see that pgque.ticker() is called, by '
                         'pgque.start() or by a ticker process', t.age, q.queue_ticker_idle_period)
        end
@@ -11253,6 +11260,20 @@ left join pgque.relays() r on r.queue_name = q.queue_name
 cross join lateral (
     select date_trunc('milliseconds', clock_timestamp() - q.tick_time) as age
 ) t;
+
+-- While a relay does not run, its slot holds the WAL: more than max_wal_size, or until it may not.
+create or replace view pgque.relay_health (queue_name, check_name, status, detail) as
+select r.queue_name, 'relay',
+       case when r.problem is not null or r.wal_status = 'unreserved' then 'critical'
+            when r.wal_status = 'extended' or r.left_bytes < r.held_bytes then 'warning'
+            else 'ok' end,
+       case when r.problem is not null
+            then format('%s: run `pgque relay %s --drop`, and begin anew', r.problem, r.queue_name)
+            else format('its slot holds %s of the WAL%s: see that `pgque relay %s` runs',
+                        pg_size_pretty(r.held_bytes),
+                        ', and is lost after ' || pg_size_pretty(r.left_bytes) || ' more', r.queue_name)
+       end
+from pgque.relays() r;
 
 -- Returns what keeps rotation from emptying the next event table although no consumer is behind: the
 -- sessions whose snapshots it waits for, who locks the table, or unread events in it, from a writer that

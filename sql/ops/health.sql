@@ -12,6 +12,7 @@ begin
     from (
         select * from pgque.database_health
         union all select * from pgque.ticker_health
+        union all select * from pgque.relay_health
         union all select * from pgque.rotation_health
         union all select * from pgque.left_table_health()
         union all select * from pgque.failure_health
@@ -44,9 +45,8 @@ select q.queue_name, 'ticker_running',
             then format('last tick %s ago, due after %s: check the external ticker that feeds '
                         'this queue', t.age, q.queue_ticker_idle_period)
             when r.queue_name is not null
-            then format('last tick %s ago, due after %s: see that `pgque relay %s` runs. Its slot holds '
-                        '%s of the WAL', t.age, q.queue_ticker_idle_period, q.queue_name,
-                        pg_size_pretty(r.held_bytes))
+            then format('last tick %s ago, due after %s: see that `pgque relay %s` runs',
+                        t.age, q.queue_ticker_idle_period, q.queue_name)
             else format('last tick %s ago, due after %s: see that pgque.ticker() is called, by '
                         'pgque.start() or by a ticker process', t.age, q.queue_ticker_idle_period)
        end
@@ -55,6 +55,20 @@ left join pgque.relays() r on r.queue_name = q.queue_name
 cross join lateral (
     select date_trunc('milliseconds', clock_timestamp() - q.tick_time) as age
 ) t;
+
+-- While a relay does not run, its slot holds the WAL: more than max_wal_size, or until it may not.
+create or replace view pgque.relay_health (queue_name, check_name, status, detail) as
+select r.queue_name, 'relay',
+       case when r.problem is not null or r.wal_status = 'unreserved' then 'critical'
+            when r.wal_status = 'extended' or r.left_bytes < r.held_bytes then 'warning'
+            else 'ok' end,
+       case when r.problem is not null
+            then format('%s: run `pgque relay %s --drop`, and begin anew', r.problem, r.queue_name)
+            else format('its slot holds %s of the WAL%s: see that `pgque relay %s` runs',
+                        pg_size_pretty(r.held_bytes),
+                        ', and is lost after ' || pg_size_pretty(r.left_bytes) || ' more', r.queue_name)
+       end
+from pgque.relays() r;
 
 -- Returns what keeps rotation from emptying the next event table although no consumer is behind: the
 -- sessions whose snapshots it waits for, who locks the table, or unread events in it, from a writer that

@@ -150,6 +150,10 @@ begin
     return query select * from pgque.batch_metric;
     return query select * from pgque.replica_metric;
     return query
+    select 'pgque.relay.held_bytes', 'gauge', r.held_bytes::numeric, jsonb_build_object('queue', r.queue_name)
+    from pgque.relays() r
+    where r.held_bytes is not null;
+    return query
     select 'pgque.health', 'gauge',
            array_position('{ok,unknown,warning,critical}', h.status)::numeric - 1,
            jsonb_build_object('queue', coalesce(h.queue_name, ''), 'check_name', h.check_name)

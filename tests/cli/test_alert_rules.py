@@ -64,6 +64,16 @@ def record_replica(client: Client, problem: str | None, age: str = "0") -> None:
     run(client, "update pgque.replica_status set verified_at = now() - %s::interval", age)
 
 
+def lose_a_slot(client: Client) -> None:
+    run(client, "insert into pgque.relay select queue_id, 'gone' from pgque.queue")
+
+
+def hold_wal(client: Client) -> None:
+    values = "values ('orders'::text, 'relay'::text, 'warning'::text, ''::text)"
+    names = "queue_name, check_name, status, detail"
+    run(client, f"create or replace view pgque.relay_health ({names}) as {values}")
+
+
 STATES = {
     "healthy": (lambda client: None, set()),
     "ticker dead": (kill_the_ticker, {"PgqueTickerDead", "PgqueConsumerStands"}),
@@ -71,6 +81,8 @@ STATES = {
     "consumer behind": (lag, {"PgqueConsumerLags", "PgqueConsumerStands"}),
     "batch held": (hold_a_batch, {"PgqueCritical", "PgqueConsumerStands"}),
     "dead letters grow": (give_up, {"PgqueDeadLetters"}),
+    "slot lost": (lose_a_slot, {"PgqueCritical"}),
+    "slot holds much WAL": (hold_wal, {"PgqueRelayHoldsWal"}),
     "replica equal": (lambda client: record_replica(client, None), set()),
     "replica different": (
         lambda client: record_replica(client, "1 of 1 rows differ"),

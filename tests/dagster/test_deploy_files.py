@@ -115,8 +115,9 @@ def test_the_services_of_the_compose_file_find_each_other() -> None:
 
 
 @pytest.mark.parametrize("version", ["1.31", "1.33"])
-def test_kubernetes_accepts_the_manifest_of_the_ticker(version: str) -> None:
-    manifest = yaml.safe_load((DEPLOY / "ticker.yaml").read_text())
+@pytest.mark.parametrize("service", ["ticker", "relay"])
+def test_kubernetes_accepts_the_manifest_of_a_service(service: str, version: str) -> None:
+    manifest = yaml.safe_load((DEPLOY / f"{service}.yaml").read_text())
 
     kubernetes_validate.validate(manifest, version, strict=True)
 

@@ -21,24 +21,27 @@ as $$
     from pgque.capture_relations(i_table) r join pg_class c on c.oid = r;
 $$;
 
--- Where relays stand, of one queue or of all: the slot and what it holds, the position in the WAL, and why
--- changes are missing; null if none are.
+-- Where relays stand, of one queue or of all: the position in the WAL, what the slot holds of the WAL and
+-- may hold on (null: all), and why changes are missing; null if none are.
 create or replace function pgque.relays(
     i_queue text default null,
     out queue_name text, out publication text, out slot text, out lsn pg_lsn, out held_bytes bigint,
-    out problem text)
+    out left_bytes bigint, out wal_status text, out problem text)
 returns setof record
 language sql stable security definer set search_path = pgque, pg_catalog, pg_temp
 as $$
     select q.queue_name, format('pgque_%s', q.queue_id), r.slot, coalesce(r.lsn, s.confirmed_flush_lsn),
-           (pg_current_wal_lsn() - s.restart_lsn)::bigint, case
+           (case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_lsn() end
+            - s.restart_lsn)::bigint, s.safe_wal_size, s.wal_status, case
                when p.oid is null then 'its publication is gone'
                else 'replication slot ' || r.slot || case
                    when s.slot_name is null then ' is gone'
-                   when s.wal_status = 'lost' then ' is lost, because it held too much of the WAL'
+                   when s.wal_status = 'lost' then ' is lost: '
+                       || coalesce(to_jsonb(s) ->> 'invalidation_reason', 'it held too much of the WAL')
                    when s.plugin <> 'pgoutput' or s.database <> current_database()
                         or s.confirmed_flush_lsn > r.lsn
-                       then ' was used or made by somebody else' end end
+                       then ' is ahead of the queue: somebody else used or made it, or it is of a server '
+                            'that failed' end end
     from pgque.relay r
     join pgque.queue q on q.queue_id = r.queue_id
     left join pg_publication p on p.pubname = format('pgque_%s', q.queue_id)

@@ -13,7 +13,8 @@ from pgque_dagster.client.relay.stream import Stream
 from pgque_dagster.client.replicas.capture import capture_by_name, check_deletes, check_way
 from pgque_dagster.client.replicas.snapshot import Snapshot
 from tests.client.relay.conftest import QUEUE, TRIGGERS, Source
-from tests.conftest import new_server
+from tests.conftest import INSTALL_SQL, new_server
+from tests.support.queues.metrics import age_ticks, health, metric, metrics
 from tests.support.queues.sql import connect, refused, rows, value
 from tests.support.servers.logins import as_login
 
@@ -302,13 +303,32 @@ def test_what_a_relay_has_to_be_allowed(database_url: str) -> None:
         db.execute(f"alter role {user} noreplication".encode())
 
 
-def test_health_says_what_a_relay_that_does_not_run_holds(table: Source) -> None:
-    query = "select detail from pgque.queue_health() where (queue_name, check_name) = (%s, %s)"
-    assert value(table.db, query, QUEUE, "ticker_running").startswith("last tick")
-    age = "update pgque.tick_log set tick_time = tick_time - interval '1 hour'"
-    table.db.execute(age)
-    assert "`pgque relay wal`" in value(table.db, query, QUEUE, "ticker_running")
-    assert "pgque.ticker()" in value(table.db, query, TRIGGERS, "ticker_running")
+def test_health_says_that_a_relay_does_not_run(table: Source) -> None:
+    assert health(table.db, QUEUE)["ticker_running"][1].startswith("last tick")
+    age_ticks(table.db, "1 hour", QUEUE)
+    assert "`pgque relay wal`" in health(table.db, QUEUE)["ticker_running"][1]
+
+
+def test_health_says_how_much_wal_a_slot_holds_and_that_it_is_lost() -> None:
+    sizes = {"max_wal_size": "32MB", "min_wal_size": "32MB", "wal_keep_size": "0"}
+    with new_server(max_slot_wal_keep_size="100MB", **sizes) as server, connect(server.url) as db:
+        db.execute(INSTALL_SQL.read_bytes())
+        db.make_queue(QUEUE)
+        begin_relay(server.url, QUEUE)
+        found, held = [], []
+        for number in (1, 4, 3):
+            for _ in range(number):
+                rows(db, "select pg_logical_emit_message(true, '', repeat('x', 16000000))")
+            db.execute("checkpoint")
+            found.append(health(db, QUEUE)["relay"])
+            held.append(metric(db, "pgque.relay.held_bytes", QUEUE))
+        assert [status for status, _ in found] == ["ok", "warning", "critical"]
+        assert "of the WAL, and is lost after" in found[1][1]
+        assert held[0] < 2**25 < held[1]
+        assert "is lost: " in found[2][1]
+        assert metrics(db, "pgque.relay.held_bytes") == {}
+        end_relay(server.url, QUEUE)
+        assert "relay" not in health(db, QUEUE)
 
 
 def test_a_queue_with_a_relay_or_with_triggers_is_refused(table: Source) -> None:
