@@ -3047,9 +3047,9 @@ $$;
 -- ===== engine/triggers/capture.sql ===============================================================
 
 -- Makes statement triggers on a table and its partitions, which send each change to a queue from the
--- commit of this transaction on. Called again, it adds new partitions and follows a new name of the
--- table. Returns how many tables have the triggers. The role needs pgque_writer and the right to create
--- triggers on the table. With i_append, the table has no key, because rows are only inserted: an update
+-- commit of this transaction on. Called again, it adds new partitions, follows a new name of the table,
+-- and leaves triggers that are right as they are, without a lock. Returns how many tables have the triggers.
+-- The role needs pgque_writer and the right to create triggers on the table. With i_append, the table has no key, because rows are only inserted: an update
 -- becomes deletes of all old rows and updates of all new ones. It waits for writers of the table for at
 -- most a second, ten times. If a relay captures for the queue, it adds the table to the publication instead.
 -- The insert of no row makes drop_queue() wait for this transaction, and then
@@ -3064,7 +3064,6 @@ declare
     c_timeout   constant text := current_setting('lock_timeout');
     v_name      constant text := 'pgque_capture_' || left(md5(i_queue), 12);  -- a queue's may be too long
     v_new       record;
-    v_tables    regclass[];
 begin
     execute format('insert into %s (ev_type) select null where false',  -- quoted: by the function
                    pgque.current_event_table(i_queue));
@@ -3075,14 +3074,13 @@ begin
     for v_attempt in 1 .. c_attempts loop
         begin
             perform set_config('lock_timeout', '1s', true);
-            v_tables := array[]::regclass[];
-            for v_new in select r as captured, f.*, k.* from pgque.capture_relations(i_table) r
-                join pg_class c on c.oid = r
+            for v_new in
+                select n.made from pgque.capture_relations(i_table) r join pg_class c on c.oid = r
                 join (values
-                    ('insert', 'after', 'referencing new table as new_table', null),
+                    ('insert', 'after', 'referencing new table as new_table ', null),
                     ('update', 'after',
-                     'referencing old table as old_table new table as new_table', null),
-                    ('delete', 'after', 'referencing old table as old_table', null),
+                     'referencing old table as old_table new table as new_table ', null),
+                    ('delete', 'after', 'referencing old table as old_table ', null),
                     ('truncate', 'after', '', false),
                     ('truncate', 'before', '', true)
                 ) f (event, firing, transition, of_parts)
@@ -3095,14 +3093,16 @@ begin
                 ) k (prefix, called)
                 on k.prefix = '' or case when event = 'truncate' then c.relispartition
                                          else not i_append end
+                cross join lateral (select format(
+                    'trigger %I %s %s on %s %sfor each statement execute function capture_%s',
+                    concat_ws('_', v_name, prefix || firing, event), firing, event, pgque.capture_table(r),
+                    transition, called) as made) n
+                where not exists (
+                    select from pg_trigger t where t.tgrelid = r and t.tgenabled = 'O' and starts_with(t.tgname, v_name)
+                      and lower(pg_get_triggerdef(t.oid)) = lower('create ' || n.made))
                 order by c.relispartition, c.relkind = 'r', c.oid  -- as writers lock them
             loop
-                execute format(  -- quoted: above
-                    'create or replace trigger %I %s %s on %s %s for each statement '
-                    'execute function pgque.capture_%s',
-                    format('%s_%s%s_%s', v_name, v_new.prefix, v_new.firing, v_new.event),
-                    v_new.firing, v_new.event, v_new.captured, v_new.transition, v_new.called);
-                v_tables := v_tables || v_new.captured;
+                execute format('create or replace %s', v_new.made);  -- quoted: above
             end loop;
             perform set_config('lock_timeout', c_timeout, true);
             exit;
@@ -3117,7 +3117,7 @@ begin
         end;
     end loop;
     perform pgque.note_captured(i_table, v_name || '_after_insert');
-    return (select count(distinct t) from unnest(v_tables) t);
+    return (select count(*) from pgque.capture_relations(i_table));
 end;
 $$;
 
@@ -3385,11 +3385,7 @@ create or replace function pgque.relayed_tables(
 returns setof record
 language sql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
-    -- Of a partition that is detached or unlogged for a while, changes are missing.
-    select r.queue_name, l.prrelid::regclass, jsonb_build_object(l.oid, concat_ws(' ', p.xmin, l.xmin, (
-               select string_agg(format('%s %s %s', i.inhrelid, i.xmin, pg_relation_filenode(i.inhrelid)),
-                                 ' ' order by i.inhrelid)
-               from pgque.capture_relations(l.prrelid) part join pg_inherits i on i.inhrelid = part))),
+    select r.queue_name, l.prrelid::regclass, jsonb_build_object(l.oid, concat_ws(' ', p.xmin, l.xmin)),
            coalesce(r.problem, case
         when not (p.pubinsert and p.pubupdate and p.pubdelete and p.pubtruncate) or p.pubviaroot
              or to_jsonb(p) ->> 'pubgencols' <> 's' or to_jsonb(l) ->> 'prqual' is not null
@@ -7961,8 +7957,9 @@ $$;
 -- with the underlying types of domains, and the transactions that wrote their definitions last; what
 -- PostgreSQL reads in a column that a row lacks, as the JSON of events; whether partitions have the columns
 -- in another order; the key; the relations with their files, which TRUNCATE and VACUUM FULL also replace;
--- the triggers of capture() into this queue, or the publication; the enums and composite
--- types in its values. Null if there is no such table.
+-- the transactions that attached each partition, and those above it; the partitions that nothing was ever
+-- written to; the triggers of capture() into this queue, with their relations, or the publication; the enums
+-- and composite types in its values. Null if there is no such table.
 create or replace function pgque.table_facts(i_table regclass, i_queue text)
 returns jsonb
 language sql stable set search_path = pgque, pg_catalog, pg_temp set bytea_output = 'hex'
@@ -7991,6 +7988,12 @@ as $$
         from (select distinct w
               from (select distinct atttypid from attribute) a, pgque.types_within(a.atttypid) w) w (type)
         join pg_type t on t.oid = w.type and (t.typtype = 'e' or t.typrelid <> 0)
+    ),
+    trigger as (
+        select t.oid, t.xmin, t.tgrelid
+        from pgque.capture_relations(i_table) r join pg_trigger t on t.tgrelid = r
+        where t.tgfoid = 'pgque.capture_change()'::regprocedure
+          and starts_with(t.tgname, 'pgque_capture_' || left(md5(i_queue), 12))
     )
     select jsonb_build_object(
         'columns', (select jsonb_object_agg(a.attnum, jsonb_build_object(
@@ -8022,12 +8025,24 @@ as $$
                    select c.oid from pg_constraint c where c.conrelid = i_table and c.contype = 'p')),
         'files', (select jsonb_object_agg(r::oid, pg_relation_filenode(r))
                   from pgque.capture_relations(i_table) r),
+        'attached', (with recursive part as (
+                         select i_table::oid as relation, '' as since
+                         union all
+                         select i.inhrelid, concat_ws(' ', nullif(p.since, ''), i.xmin, (
+                                    select 'detaching' where to_jsonb(i) ->> 'inhdetachpending' = 'true'))
+                         from part p
+                         join pg_inherits i on i.inhparent = p.relation
+                         join pg_class c on c.oid = i.inhrelid and c.relispartition)
+                     select jsonb_object_agg(p.relation, p.since) from part p where p.since <> ''),
+        'unused', (select jsonb_agg(c.oid::text)
+                   from pgque.capture_relations(i_table) r
+                   join pg_class c on c.oid = r
+                   where c.relkind = 'p' or c.reltuples = -1 and pg_relation_filenode(r) = c.oid
+                                            and pg_relation_size(r) = 0),
+        'placed', (select jsonb_object_agg(t.oid, t.tgrelid::text) from trigger t),
         'triggers', coalesce(
             (select t.facts from pgque.relayed_tables(i_queue) t where t.relation = i_table),
-            (select jsonb_object_agg(t.oid, t.xmin::text)
-             from pgque.capture_relations(i_table) r join pg_trigger t on t.tgrelid = r
-             where t.tgfoid = 'pgque.capture_change()'::regprocedure
-               and starts_with(t.tgname, 'pgque_capture_' || left(md5(i_queue), 12)))),
+            (select jsonb_object_agg(t.oid, t.xmin::text) from trigger t)),
         'types', (select jsonb_object_agg(format_type(m.type, null), m.parts) from made m))
     from pg_class where oid = i_table;
 $$;

@@ -168,6 +168,26 @@ def test_a_partition_that_another_queue_captured_is_still_missing(db: Connection
     assert db.value("select problem from pgque.captured_tables('other')") is None
 
 
+def test_a_second_call_leaves_the_triggers_that_are_right_as_they_are(db: Connection) -> None:
+    run(db, 'create table "T" (id int primary key) partition by list (id)')
+    run(db, """create table one partition of "T" for values in (1); create table plain (n int)""")
+    triggers = "select tgrelid::regclass::text, tgname, xmin::text from pg_trigger order by 1, 2"
+    calls = """select pgque.capture('"T"', 'q'), pgque.capture('plain', 'q', true)"""
+    run(db, calls)
+    before = db.rows(triggers)
+    run(db, calls)
+    assert db.rows(triggers) == before
+
+    run(db, """create table two partition of "T" for values in (2)""")
+    assert db.value("""select pgque.capture('"T"', 'q')""") == 3
+    after = set(db.rows(triggers))
+    assert after > set(before)
+    assert {row[0] for row in after - set(before)} == {"two"}
+    run(db, "alter table one disable trigger user; alter table plain rename to other")
+    run(db, calls.replace("'plain'", "'other'"))
+    assert {row[0] for row in set(db.rows(triggers)) - after} == {"one", "other"}
+
+
 def test_a_copy_is_forgotten_by_its_tables_name(db: Connection) -> None:
     for table in ("t", "u"):
         copied = "select pgque.set_replicated('q', 'c', %s, pg_current_snapshot(), 'shape')"

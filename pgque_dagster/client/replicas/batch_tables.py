@@ -137,6 +137,8 @@ class BatchTables:
             # When one of them leaves, nobody knows which of its events came from which table.
             forget_copy(self._batch.session, self._batch.queue, self._batch.consumer, name)
         standing = replace(self._standings.of(self.specs[name]), follows=self._follows)
+        if standing.altered.partitions:
+            standing = standing.mended(self._batch.session)
         # The events that it missed are gone.
         return replace(standing, copied=None) if noted and not noted.is_kept else standing
 
@@ -158,7 +160,11 @@ class BatchTables:
         )
 
     def why_altered(
-        self, standing: Standing, readings: Readings | None, later: Set[str]
+        self,
+        standing: Standing,
+        readings: Readings | None,
+        later: Set[str],
+        events: Sequence[Slice],
     ) -> str | None:
         """Returns why a table is copied whose facts alone do not tell; None if it is not.
 
@@ -166,6 +172,7 @@ class BatchTables:
             standing: the table's standing, in which nothing speaks for a copy.
             readings: how its events that the last copy lacks are read, if that is known.
             later: the types of these events, if a TRUNCATE is among them.
+            events: a plan to read them.
         """
         altered, is_followed = standing.altered, readings is not None
         if altered.is_rewritten and is_followed:
@@ -176,6 +183,10 @@ class BatchTables:
             return f"{altered.reason}; and changes do not tell which columns they have"
         if not is_followed:
             return altered.reason
+        if altered.partitions:
+            events = (*events, *self._later(standing.source.name))
+            if not altered.has_all_rows(self._batch.session, standing.source.name, events):
+                return altered.reason
         truncated = ("it was truncated",) if TRUNCATE in later else ()
         if told := (*altered.told, *truncated):
             self._log(f"{standing.source.name} follows: {'; '.join(told)}")
@@ -183,11 +194,19 @@ class BatchTables:
 
     def _is_truncated_later(self, standing: Standing) -> bool:
         """Returns whether a TRUNCATE that has replaced a table's files comes after the batch."""
+        name = standing.source.name
+        return TRUNCATE in kinds(self._batch.session, self._later(name)).get(name, set())
+
+    def _later(self, name: str) -> tuple[Slice, ...]:
+        """Returns a plan to read the events of a table from the batch until now."""
+        with Snapshot.of_tick(self._batch.session.url, self._batch.queue) as (tick_id, _):
+            return self.until(name, tick_id)
+
+    def until(self, name: str, tick_id: int) -> tuple[Slice, ...]:
+        """Returns a plan to read the events of a table from the batch until a later tick."""
         batch = self._batch
-        with Snapshot.of_tick(batch.session.url, batch.queue) as (tick_id, _):
-            plan = tick_range_plan(batch.queue, batch.lease.tick_id, tick_id, _SLICES)
-            later = of_table(batch.session.run(plan).slices, standing.source.name)
-        return TRUNCATE in kinds(batch.session, later).get(standing.source.name, set())
+        plan = tick_range_plan(batch.queue, batch.lease.tick_id, tick_id, _SLICES)
+        return of_table(batch.session.run(plan).slices, name)
 
     def note_shape(self, standing: Standing, later: Set[str]) -> None:
         """Makes the ack record a table's shape, if all that is applied from then on has it."""

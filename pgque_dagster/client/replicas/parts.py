@@ -315,6 +315,8 @@ class PartedCopy(ABC):
         readings = altered.readings(self._claim.session, slices)
         if not altered.keeps_rows or readings is None:
             return False
+        if not altered.has_all_rows(self._claim.session, source.name, slices):
+            return False
         self._source = replace(source, readings=readings)
         if told := "; ".join(altered.told):
             self._log(f"{source.name} keeps the parts that are done: {told}")

@@ -24,6 +24,7 @@ from ..models import Slice
 from ..operation import Call
 from ..plans import where
 from ..session import Session
+from .partitions import ATTACHED, Partitions
 from .source import Readings, SourceTable
 
 # What is said if one of the facts differs.
@@ -74,6 +75,7 @@ class Altered:
         told: all of these in words.
         is_rewritten: whether it has other files, as after a TRUNCATE.
         columns: the columns that its events may have, in order; empty if names tell them.
+        partitions: those that came and went, if the others stayed as they were.
     """
 
     why: tuple[str, ...] = ()
@@ -84,6 +86,7 @@ class Altered:
     told: tuple[str, ...] = ()
     is_rewritten: bool = False
     columns: tuple[Column, ...] = ()
+    partitions: Partitions | None = None
 
     @staticmethod
     def since(shape: str, source: SourceTable) -> "Altered":
@@ -91,6 +94,9 @@ class Altered:
         if not shape.startswith("{"):  # An earlier version stored a hash.
             return Altered(() if shape == source.old_shape else ("it is not as it was",))
         was, now = json.loads(shape), json.loads(source.shape)
+        partitions = Partitions.between(was, now, source.unused)
+        if partitions is not None:
+            was |= {part: now[part] for part in ("attached", "files", "placed", "triggers")}
         has, columns = was.get("has", was["columns"]), now["columns"]
         both = [(has[x], columns[x]) for x in _sorted(columns) if x in has]
         return Altered(
@@ -107,9 +113,11 @@ class Altered:
                 text
                 for number in _sorted(has.keys() | columns.keys())
                 for text in _told(number, has.get(number), columns.get(number), source)
-            ),
+            )
+            + ((partitions.told,) if partitions else ()),
             was["files"] != now["files"],
             tuple(_ever(was, now, source)),
+            partitions,
         )
 
     @property
@@ -125,7 +133,7 @@ class Altered:
         # A name that was another column's would bring its values.
         is_new = not self.added or all(each.now is not None for each in self.columns)
         is_kept = not (self.why or self.is_rewritten) and self.needs <= {"nulls", "drops"}
-        return is_new and is_kept
+        return is_new and is_kept and (self.partitions is None or self.partitions.are_unused)
 
     @property
     def reason(self) -> str:
@@ -133,6 +141,13 @@ class Altered:
         files = ("its files were rewritten",) if self.is_rewritten else ()
         told = dict.fromkeys((*self.why, *self.told, *files))
         return f"it was altered: {'; '.join(told or ['columns were defined again'])}"
+
+    def has_all_rows(self, session: Session, table: str, events: Sequence[Slice]) -> bool:
+        """Returns whether some events have all rows of partitions that came, and none is gone."""
+        if self.partitions is None:
+            return True
+        is_plain = self.partitions.are_unused and not (self.columns or self.needs)
+        return is_plain and not self.partitions.may_have(session, table, events)
 
     def readings(self, session: Session, events: Sequence[Slice]) -> Readings | None:
         """Returns how rows in some events are read, by the names of their columns.
@@ -199,8 +214,8 @@ def _of_table(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     for part, text in _PARTS.items():
         if was[part] != now[part]:
             yield text
-    if was["files"].keys() != now["files"].keys():
-        yield "partitions were created, attached, detached or dropped"
+    if was["files"].keys() != now["files"].keys() or was.get("attached", {}) != now["attached"]:
+        yield ATTACHED
     for name, made in now["types"].items():
         if was["types"].get(name, made) != made:
             yield f"type {name} has other labels or attributes"

@@ -1,7 +1,7 @@
 """Tables whose changes are captured into a queue: the sources of replicas."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -84,6 +84,7 @@ class SourceTable:
         spec: what is replicated. Its columns are those of the replica: masked ones are text.
         missing: what PostgreSQL reads in columns that a row lacks, as the JSON of events, by the
             column's number. It may differ between partitions.
+        unused: the partitions to which nothing was ever written.
         old_shape: what earlier versions stored instead of the shape, if that is needed.
         readings: how events are read that have other columns, or other names of columns.
     """
@@ -95,6 +96,7 @@ class SourceTable:
     shape: str
     spec: TableSpec
     missing: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    unused: Set[str] = frozenset()
     old_shape: str = ""
     readings: Readings = field(default_factory=dict)
 
@@ -181,10 +183,10 @@ class SourceTable:
                     "Rename it, or leave it out by exclude: names that begin with __pgque are "
                     "reserved.",
                 )
-        missing = facts.pop("missing") or {}
+        missing, unused = facts.pop("missing") or {}, frozenset(facts.pop("unused") or ())
         kept = {name: each or {} for name, each in facts.items()} | {"spec": spec.shape()}
         text = json.dumps(kept, sort_keys=True, separators=(",", ":"))
-        return SourceTable(full, tuple(path), described, key, text, spec, missing)
+        return SourceTable(full, tuple(path), described, key, text, spec, missing, unused)
 
 
 @dataclass

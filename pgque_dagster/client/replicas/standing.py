@@ -20,6 +20,7 @@ from ..session import Session
 from .capture import COPY, Captured, capture_by_name, capture_call, captured_tables, request_copy
 from .events import DELETE, REDELIVERED, TRUNCATE, UPDATE
 from .outcome import Copied
+from .partitions import ATTACHED
 from .shape import Altered
 from .source import SourceTable
 from .spec import TableSpec
@@ -149,6 +150,8 @@ class Standing:
             return "rows were changed or deleted, which append does not replicate"
         if kinds and self.altered.columns:
             return "columns were defined again, or added, since the last batch"
+        if self.altered.partitions:
+            return f"{ATTACHED} since the last batch"
         return NEXT_COPIES if kinds & {COPY, TRUNCATE} else None
 
     def mended(self, session: Session) -> "Standing":

@@ -156,7 +156,7 @@ class _Apply:
         stored = state.copied if state else None
         reason = standing.copy_reason(stored, kinds, later, foreign)
         readings = {} if reason else standing.altered.readings(claim.session, events)
-        reason = reason or self._tables.why_altered(standing, readings, later)
+        reason = reason or self._tables.why_altered(standing, readings, later, events)
         if not is_new:
             reason = reason or standing.altered.reason
         if copied is None or reason is not None:

@@ -1,7 +1,7 @@
 -- Makes statement triggers on a table and its partitions, which send each change to a queue from the
--- commit of this transaction on. Called again, it adds new partitions and follows a new name of the
--- table. Returns how many tables have the triggers. The role needs pgque_writer and the right to create
--- triggers on the table. With i_append, the table has no key, because rows are only inserted: an update
+-- commit of this transaction on. Called again, it adds new partitions, follows a new name of the table,
+-- and leaves triggers that are right as they are, without a lock. Returns how many tables have the triggers.
+-- The role needs pgque_writer and the right to create triggers on the table. With i_append, the table has no key, because rows are only inserted: an update
 -- becomes deletes of all old rows and updates of all new ones. It waits for writers of the table for at
 -- most a second, ten times. If a relay captures for the queue, it adds the table to the publication instead.
 -- The insert of no row makes drop_queue() wait for this transaction, and then
@@ -16,7 +16,6 @@ declare
     c_timeout   constant text := current_setting('lock_timeout');
     v_name      constant text := 'pgque_capture_' || left(md5(i_queue), 12);  -- a queue's may be too long
     v_new       record;
-    v_tables    regclass[];
 begin
     execute format('insert into %s (ev_type) select null where false',  -- quoted: by the function
                    pgque.current_event_table(i_queue));
@@ -27,14 +26,13 @@ begin
     for v_attempt in 1 .. c_attempts loop
         begin
             perform set_config('lock_timeout', '1s', true);
-            v_tables := array[]::regclass[];
-            for v_new in select r as captured, f.*, k.* from pgque.capture_relations(i_table) r
-                join pg_class c on c.oid = r
+            for v_new in
+                select n.made from pgque.capture_relations(i_table) r join pg_class c on c.oid = r
                 join (values
-                    ('insert', 'after', 'referencing new table as new_table', null),
+                    ('insert', 'after', 'referencing new table as new_table ', null),
                     ('update', 'after',
-                     'referencing old table as old_table new table as new_table', null),
-                    ('delete', 'after', 'referencing old table as old_table', null),
+                     'referencing old table as old_table new table as new_table ', null),
+                    ('delete', 'after', 'referencing old table as old_table ', null),
                     ('truncate', 'after', '', false),
                     ('truncate', 'before', '', true)
                 ) f (event, firing, transition, of_parts)
@@ -47,14 +45,16 @@ begin
                 ) k (prefix, called)
                 on k.prefix = '' or case when event = 'truncate' then c.relispartition
                                          else not i_append end
+                cross join lateral (select format(
+                    'trigger %I %s %s on %s %sfor each statement execute function capture_%s',
+                    concat_ws('_', v_name, prefix || firing, event), firing, event, pgque.capture_table(r),
+                    transition, called) as made) n
+                where not exists (
+                    select from pg_trigger t where t.tgrelid = r and t.tgenabled = 'O' and starts_with(t.tgname, v_name)
+                      and lower(pg_get_triggerdef(t.oid)) = lower('create ' || n.made))
                 order by c.relispartition, c.relkind = 'r', c.oid  -- as writers lock them
             loop
-                execute format(  -- quoted: above
-                    'create or replace trigger %I %s %s on %s %s for each statement '
-                    'execute function pgque.capture_%s',
-                    format('%s_%s%s_%s', v_name, v_new.prefix, v_new.firing, v_new.event),
-                    v_new.firing, v_new.event, v_new.captured, v_new.transition, v_new.called);
-                v_tables := v_tables || v_new.captured;
+                execute format('create or replace %s', v_new.made);  -- quoted: above
             end loop;
             perform set_config('lock_timeout', c_timeout, true);
             exit;
@@ -69,7 +69,7 @@ begin
         end;
     end loop;
     perform pgque.note_captured(i_table, v_name || '_after_insert');
-    return (select count(distinct t) from unnest(v_tables) t);
+    return (select count(*) from pgque.capture_relations(i_table));
 end;
 $$;
 

@@ -56,11 +56,7 @@ create or replace function pgque.relayed_tables(
 returns setof record
 language sql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
-    -- Of a partition that is detached or unlogged for a while, changes are missing.
-    select r.queue_name, l.prrelid::regclass, jsonb_build_object(l.oid, concat_ws(' ', p.xmin, l.xmin, (
-               select string_agg(format('%s %s %s', i.inhrelid, i.xmin, pg_relation_filenode(i.inhrelid)),
-                                 ' ' order by i.inhrelid)
-               from pgque.capture_relations(l.prrelid) part join pg_inherits i on i.inhrelid = part))),
+    select r.queue_name, l.prrelid::regclass, jsonb_build_object(l.oid, concat_ws(' ', p.xmin, l.xmin)),
            coalesce(r.problem, case
         when not (p.pubinsert and p.pubupdate and p.pubdelete and p.pubtruncate) or p.pubviaroot
              or to_jsonb(p) ->> 'pubgencols' <> 's' or to_jsonb(l) ->> 'prqual' is not null

@@ -238,8 +238,9 @@ $$;
 -- with the underlying types of domains, and the transactions that wrote their definitions last; what
 -- PostgreSQL reads in a column that a row lacks, as the JSON of events; whether partitions have the columns
 -- in another order; the key; the relations with their files, which TRUNCATE and VACUUM FULL also replace;
--- the triggers of capture() into this queue, or the publication; the enums and composite
--- types in its values. Null if there is no such table.
+-- the transactions that attached each partition, and those above it; the partitions that nothing was ever
+-- written to; the triggers of capture() into this queue, with their relations, or the publication; the enums
+-- and composite types in its values. Null if there is no such table.
 create or replace function pgque.table_facts(i_table regclass, i_queue text)
 returns jsonb
 language sql stable set search_path = pgque, pg_catalog, pg_temp set bytea_output = 'hex'
@@ -268,6 +269,12 @@ as $$
         from (select distinct w
               from (select distinct atttypid from attribute) a, pgque.types_within(a.atttypid) w) w (type)
         join pg_type t on t.oid = w.type and (t.typtype = 'e' or t.typrelid <> 0)
+    ),
+    trigger as (
+        select t.oid, t.xmin, t.tgrelid
+        from pgque.capture_relations(i_table) r join pg_trigger t on t.tgrelid = r
+        where t.tgfoid = 'pgque.capture_change()'::regprocedure
+          and starts_with(t.tgname, 'pgque_capture_' || left(md5(i_queue), 12))
     )
     select jsonb_build_object(
         'columns', (select jsonb_object_agg(a.attnum, jsonb_build_object(
@@ -299,12 +306,24 @@ as $$
                    select c.oid from pg_constraint c where c.conrelid = i_table and c.contype = 'p')),
         'files', (select jsonb_object_agg(r::oid, pg_relation_filenode(r))
                   from pgque.capture_relations(i_table) r),
+        'attached', (with recursive part as (
+                         select i_table::oid as relation, '' as since
+                         union all
+                         select i.inhrelid, concat_ws(' ', nullif(p.since, ''), i.xmin, (
+                                    select 'detaching' where to_jsonb(i) ->> 'inhdetachpending' = 'true'))
+                         from part p
+                         join pg_inherits i on i.inhparent = p.relation
+                         join pg_class c on c.oid = i.inhrelid and c.relispartition)
+                     select jsonb_object_agg(p.relation, p.since) from part p where p.since <> ''),
+        'unused', (select jsonb_agg(c.oid::text)
+                   from pgque.capture_relations(i_table) r
+                   join pg_class c on c.oid = r
+                   where c.relkind = 'p' or c.reltuples = -1 and pg_relation_filenode(r) = c.oid
+                                            and pg_relation_size(r) = 0),
+        'placed', (select jsonb_object_agg(t.oid, t.tgrelid::text) from trigger t),
         'triggers', coalesce(
             (select t.facts from pgque.relayed_tables(i_queue) t where t.relation = i_table),
-            (select jsonb_object_agg(t.oid, t.xmin::text)
-             from pgque.capture_relations(i_table) r join pg_trigger t on t.tgrelid = r
-             where t.tgfoid = 'pgque.capture_change()'::regprocedure
-               and starts_with(t.tgname, 'pgque_capture_' || left(md5(i_queue), 12)))),
+            (select jsonb_object_agg(t.oid, t.xmin::text) from trigger t)),
         'types', (select jsonb_object_agg(format_type(m.type, null), m.parts) from made m))
     from pg_class where oid = i_table;
 $$;

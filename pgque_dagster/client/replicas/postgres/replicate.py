@@ -113,13 +113,15 @@ def replicate(
 class _Work:
     """A table, its replica, its events, and the reason for a copy, if it is copied.
 
-    From a TRUNCATE on, `later` has the types of the events. `missed` are events before the batch.
+    `missed` are events before the batch; `events` are all that the last copy lacks. From a TRUNCATE
+    on, `later` has their types.
     """
 
     standing: Standing
     table: TargetTable
     missed: tuple[Slice, ...] = ()
     readings: Readings | None = None
+    events: tuple[Slice, ...] = ()
     reason: str | None = None
     later: Set[str] = frozenset()
 
@@ -207,8 +209,8 @@ class _Apply:
         tick_id = self._tables.noted_tick(source.name)
         if tick_id is not None:
             work.missed = self._tables.missed(source, tick_id)
-        later = where((*events, *work.missed), is_after(standing.copied.transactions))
-        work.readings = standing.altered.readings(batch.session, later)
+        work.events = where((*events, *work.missed), is_after(standing.copied.transactions))
+        work.readings = standing.altered.readings(batch.session, work.events)
         work.standing = replace(standing, source=replace(source, readings=work.readings or {}))
 
     def _stage(self, slices: Sequence[Slice], sources: Sequence[SourceTable]) -> None:
@@ -302,7 +304,7 @@ class _Apply:
         if not follows:
             return "the replica does not end where the batch begins"
         altered = standing.altered
-        if reason := self._tables.why_altered(standing, work.readings, work.later):
+        if reason := self._tables.why_altered(standing, work.readings, work.later, work.events):
             return reason
         if table.fits_after(altered):
             return None

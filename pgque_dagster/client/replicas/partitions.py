@@ -1,0 +1,95 @@
+"""Partitions that come and go, and what a replica has to read for them.
+
+A partition that is new has triggers when the facts of its table are read. If nothing was ever
+written to it by then, and no event has a row that belongs to it, nothing is missing.
+
+Otherwise, a tick is made, and in its snapshot the keys of the table and the rows of new partitions
+are read. The events up to the tick, also those after the batch, are applied together with these:
+
+- A row of another partition was written last by an event, or before the last copy. No later event
+  has its key, because only one partition may have it, and one that left its table sends nothing.
+- A row of a new partition is read.
+- A key that the table lacks is gone, whatever events say: its partition was detached or dropped.
+
+So the replica has the rows of the snapshot, as after a copy, and is recorded as one.
+"""
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import sql
+
+from ..errors import DatabaseError, passes
+from ..models import Slice
+from ..operation import Call
+from ..plans import where
+from ..session import Session
+
+ATTACHED = "partitions were created, attached, detached or dropped"
+_WRITTEN = sql.SQL("ev_type in ('insert', 'update')")
+_BOUNDS = """
+select string_agg(format('(%%s)', coalesce(pg_get_partition_constraintdef(p::oid), 'true')), ' or ')
+from unnest(%s::text[]) p
+"""
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """The partitions of a table that came and went since its last copy.
+
+    Attributes:
+        new: the ids of those that came, or were detached and attached again.
+        are_unused: whether none is gone, and nothing was ever written to those that came.
+    """
+
+    new: frozenset[str]
+    are_unused: bool
+
+    @staticmethod
+    def between(
+        was: Mapping[str, Any], now: Mapping[str, Any], unused: Set[str]
+    ) -> "Partitions | None":
+        """Compares the facts of a table. None if all partitions stayed, or others were changed."""
+        before, after = was.get("attached"), now["attached"]
+        if before is None or before == after:
+            return None
+        changed = {oid for oid in before.keys() | after if before.get(oid) != after.get(oid)}
+
+        def kept(facts: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+            files, triggers, placed = facts["files"], facts["triggers"], facts["placed"]
+            return (
+                {oid: file for oid, file in files.items() if oid not in changed},
+                {oid: made for oid, made in triggers.items() if placed.get(oid) not in changed},
+            )
+
+        # Queries leave out a partition that is being detached.
+        if kept(was) != kept(now) or any("detaching" in since for since in after.values()):
+            return None
+        return Partitions(frozenset(changed & after.keys()), changed <= unused - before.keys())
+
+    @property
+    def told(self) -> str:
+        """What happened, in words."""
+        return "new, empty partitions are captured" if self.are_unused else ATTACHED
+
+    def may_have(self, session: Session, table: str, events: Sequence[Slice]) -> bool:
+        """Returns whether rows that some events wrote belong to the new partitions.
+
+        A TRUNCATE in the transaction that created one replaced no file, and sent no event.
+        """
+        if not events:
+            return False
+        bounds = session.run(Call(_BOUNDS, ([*self.new],), lambda rows: rows[0][0]))
+        query = " union all ".join(
+            f"(select from (select row.* from (select * from {part.rows}) event cross join lateral "
+            f"json_populate_record(null::{table}, ev_data::json) row) written where {bounds})"
+            for part in where(events, _WRITTEN)
+        )
+        found = Call(f"select exists ({query})".replace("%", "%%"), (), lambda rows: rows[0][0])
+        try:
+            return bool(session.run(found))
+        except DatabaseError as error:  # This session may not read a value, such as money.
+            if passes(error):
+                raise
+            return True
