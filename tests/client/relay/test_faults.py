@@ -171,12 +171,12 @@ def test_tables_are_refused_of_which_the_wal_lacks_changes(source: Source) -> No
     assert problem == "it needs alter table public.p2 set logged"
 
 
-def test_what_makes_a_capture_count_changes_with_a_partition_that_was_unlogged(
+def test_a_partition_that_was_unlogged_has_another_file(
     source: Source,
 ) -> None:
     source.db.execute(_PARTS)
     source.capture("p")
-    facts = "select pgque.table_facts('p', 'wal') -> 'triggers'"
+    facts = "select pgque.table_facts('p', 'wal') -> 'files'"
     before = value(source.db, facts)
     source.db.execute("alter table p1 set unlogged")
     source.db.execute("insert into p values (1)")
