@@ -6,6 +6,9 @@ what the slot has up to there, and the tick. An event has the id of the transact
 change. So the events up to a tick are those of the transactions that its snapshot sees, as with
 triggers. Whoever makes a tick relays first; a lock lets one at a time.
 
+The slot forgets what is before a position once a later one was streamed. If the server streams only
+what standbys have (`synchronized_standby_slots`), their slot is not ahead of their queue.
+
 The WAL lacks long values that an update did not change. They are read in the snapshot of the
 transaction that inserts the event, or in a later one if that does not see the update. If the value
 has changed since, a later event has it that also comes before the next tick, and only the last
@@ -175,6 +178,7 @@ class Relay:
                 # Only what is on the disk is streamed. A commit writes it.
                 self._helper.execute("select pg_logical_emit_message(true, 'pgque', '')")
             changes, is_complete = self._insert(state, None if tick else _CHANGES)
+            self._stream.confirm(state.position)
             end = max(state.position, changes.end, state.wal if is_complete else 0)
             has_moved = bool(changes.count) or end - state.position > _HELD
             tick_id = None
@@ -185,7 +189,6 @@ class Relay:
             within(self._writer)
         if has_moved:
             self._position = end
-            self._stream.confirm(end)
         return Moved(changes.count, tick_id, is_complete)
 
     def _state(self) -> _State:

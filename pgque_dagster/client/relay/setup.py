@@ -75,7 +75,10 @@ def _create(db: Connection, queue: str, publication: str, slot: str) -> None:
         db.execute(create.format(sql.Identifier(publication), sql.SQL(more)))
     query = "select lsn is null from pgque.relays(%s)"
     if db.execute(query, (queue,)).fetchall() == [(True,)]:
-        db.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
+        # Standbys that synchronize slots have it too.
+        more = ", failover => true" if db.info.server_version >= 170000 else ""
+        query = f"select pg_create_logical_replication_slot(%s, 'pgoutput'{more})"
+        db.execute(query.encode(), (slot,))
 
 
 def end_relay(url: str, queue: str) -> None:
