@@ -3341,7 +3341,10 @@ as $$
         when c.relkind = 'r' and exists (select from pg_inherits i where i.inhparent = r)
             then 'has tables that inherit from it'
         when c.relreplident not in ('d', 'f') then format('needs alter table %s replica identity default', r)
-        when not exists (select from pg_index i where i.indrelid = r and i.indisprimary and i.indimmediate)
+        when pgque.key_of_table(i_table) is null and c.relreplident <> 'f'
+            then format('has no key, and needs alter table %s replica identity full', r)
+        when pgque.key_of_table(i_table) is not null and not exists (
+                 select from pg_index i where i.indrelid = r and i.indisprimary and i.indimmediate)
             then 'needs a primary key that is not deferrable, to be captured from the WAL'
         when current_setting('server_version_num')::integer < 180000
              and exists (select from pg_attribute a where a.attrelid = r and a.attgenerated = 's')

@@ -171,7 +171,8 @@ class Changes:
             for number in missing:
                 values[number] = old[number]
             missing = tuple(number for number in missing if values[number] is None)
-            if any(old[number] != values[number] for number in relation.key):
+            is_moved = any(old[number] != values[number] for number in relation.key)
+            if is_moved or not relation.key:
                 self._add_delete(relation, old)
         if missing:
             self.lacking.append(

@@ -7,6 +7,7 @@ from ..connection import connect
 from ..errors import InvalidArgument, PermissionDenied, translated
 from ..rights import Connection, translated_with_role
 
+IS_RELAYED = "select exists (select from pgque.relays(%s))"
 _LEVEL = "select current_setting('wal_level'), current_setting('server_encoding')"
 _SET = "select publication, slot from pgque.set_relay(%s, false)"
 _HAS_PUBLICATION = "select exists (select from pg_publication where pubname = %s)"
@@ -18,7 +19,7 @@ where slot_name = %s and database = current_database()
 
 def is_relayed(connection: Connection, queue: str) -> bool:
     """Returns whether the tables of a queue are captured from the WAL."""
-    return bool(connection.execute("select from pgque.relays(%s)", (queue,)).fetchall())
+    return connection.execute(IS_RELAYED, (queue,)).fetchall() == [(True,)]
 
 
 def begin_relay(url: str, queue: str) -> None:

@@ -8,6 +8,7 @@ from ..errors import DatabaseError, InvalidArgument, PermissionDenied, PgqueErro
 from ..operation import Call, Row, Steps, first, nothing
 from ..producing import send_call
 from ..queues import check_queue
+from ..relay.setup import IS_RELAYED
 from ..session import Session
 from .deletes import SOFT, Deletes
 from .source import SourceTable
@@ -15,7 +16,6 @@ from .spec import TableSpec
 
 # The type of an event that requests another copy of a table.
 COPY = "copy"
-_IS_RELAYED = "select exists (select from pgque.relays(%s))"
 # How its payload begins if only one consumer has to copy it.
 REQUEST = '{"consumer":'
 
@@ -108,7 +108,7 @@ def check_deletes(session: Session, queue: str, deletes: Deletes) -> None:
     Raises:
         InvalidArgument: if deleted rows stay, and the changes come from the WAL.
     """
-    if deletes == SOFT and session.run(Call(_IS_RELAYED, (queue,), first)):
+    if deletes == SOFT and session.run(Call(IS_RELAYED, (queue,), first)):
         raise InvalidArgument(
             f"deletes is soft, and the changes in queue {queue} come from the WAL, which has only "
             "the keys of deleted rows",
@@ -122,7 +122,7 @@ def check_way(session: Session, queue: str, way: str) -> None:
     Raises:
         InvalidArgument: if they are not, because a relay was begun or was not.
     """
-    is_relayed = session.run(Call(_IS_RELAYED, (queue,), first))
+    is_relayed = session.run(Call(IS_RELAYED, (queue,), first))
     if is_relayed != (way == "wal"):
         raise InvalidArgument(
             f"capture is {way}, and queue {queue} has {'a' if is_relayed else 'no'} relay",

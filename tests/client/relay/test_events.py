@@ -1,7 +1,7 @@
 """The events of a relay are those of triggers: the same texts, in the same transactions."""
 
-from tests.client.relay.conftest import TRIGGERS, Source
-from tests.support.queues.sql import refused, rows
+from tests.client.relay.conftest import QUEUE, TRIGGERS, Source
+from tests.support.queues.sql import refused, rows, value
 
 _KINDS = """
 create type mood as enum ('sad', 'so "so"');
@@ -149,3 +149,22 @@ def test_changes_without_triggers_and_of_nested_transactions_are_there(source: S
         ((number,),) = rows(source.db, "select pg_current_xact_id()::text::bigint")
     source.tick()
     assert source.events() == [(number, "insert", '{"id":1}'), (number, "insert", '{"id":2}')]
+
+
+def test_changes_of_a_table_without_a_key_are_those_that_triggers_send(source: Source) -> None:
+    source.db.execute("create table t (n int, long text)")
+    source.db.execute("alter table t alter long set storage external")
+    with refused("PQ005", "replica identity full"):
+        rows(source.db, "select pgque.capture('t', 'wal', true)")
+    source.db.execute("alter table t replica identity full")
+    for queue in (QUEUE, TRIGGERS):
+        rows(source.db, "select pgque.capture('t', %s, true)", queue)
+    source.db.execute("insert into t values (1, repeat('x', 9000)), (null, null)")
+    source.db.execute("update t set n = 2 where n = 1")
+    source.db.execute("delete from t where n is null")
+    source.tick()
+    assert source.events() == source.events(TRIGGERS)
+    assert [kind for _, kind, _ in source.events()][2:] == ["delete", "update", "delete"]
+    source.db.execute("alter table t replica identity default")
+    problem = value(source.db, "select problem from pgque.captured_tables('wal')")
+    assert problem == "it has no key, and needs alter table public.t replica identity full"
