@@ -93,7 +93,13 @@ def read_whole_table(
 
 
 def query_batches(
-    url: str, table: str, query: str, snapshot: str | None, settings: Sequence[str] = ()
+    url: str,
+    table: str,
+    query: str,
+    snapshot: str | None,
+    settings: Sequence[str] = (),
+    *,
+    built_in: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Reads the rows of a query, in the types that ADBC gives them.
 
@@ -103,6 +109,7 @@ def query_batches(
         query: the query.
         snapshot: the exported snapshot in which it runs; None for one of its own.
         settings: statements that are executed before the query.
+        built_in: whether all columns have types that every database has.
 
     Raises:
         ConnectionFailed: if this host cannot reach the database, or the connection broke.
@@ -115,7 +122,10 @@ def query_batches(
         *settings,
     )
     try:
-        with connected(url) as connection, connection.cursor() as cursor:
+        with (
+            connected(url, built_in=built_in) as connection,
+            connection.cursor() as cursor,
+        ):
             for statement in (*setup, query):
                 cursor.execute(statement)
             yield from cursor.fetch_record_batch()

@@ -147,7 +147,8 @@ class RowReader:
             yield pa.RecordBatch.from_arrays(rows.flatten(), schema=self._schema)
 
     def _batches(self, url: str, query: str, snapshot: str | None) -> Iterator[pa.RecordBatch]:
-        return query_batches(url, self._table, query, snapshot, self._settings)
+        # Values of other types are read as their text.
+        return query_batches(url, self._table, query, snapshot, self._settings, built_in=True)
 
 
 def _maker(kind: t.DataType, name: str) -> _Make:

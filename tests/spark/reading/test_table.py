@@ -9,7 +9,7 @@ from pyspark.sql.functions import spark_partition_id
 
 from pgque_dagster.client import InvalidArgument
 from pgque_dagster.spark import DatabaseAddress
-from pgque_dagster.spark.reading.table import read_whole_table
+from pgque_dagster.spark.reading.table import query_batches, read_whole_table
 from tests.support.queues.sql import connect
 
 
@@ -77,3 +77,15 @@ def test_a_numeric_that_no_decimal_holds_is_refused(database_url: str, spark: Sp
         read_whole_table(spark, database_url, DatabaseAddress(database_url), "ledger")
     with pytest.raises(InvalidArgument, match="there is no table missing"):
         read_whole_table(spark, database_url, DatabaseAddress(database_url), "missing")
+
+
+def test_a_type_that_is_created_between_reads_is_known(database_url: str) -> None:
+    with connect(database_url) as db:
+        db.execute("create table first (id int); insert into first values (1)")
+        list(query_batches(database_url, "first", "select id from first", None, built_in=True))
+        db.execute("create type mood as enum ('sad', 'fine'); create table t (m mood)")
+        db.execute("insert into t values ('fine')")
+
+    (rows,) = query_batches(database_url, "t", "select m from t", None)
+
+    assert rows.to_pylist() == [{"m": "fine"}]
