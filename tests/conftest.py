@@ -278,6 +278,7 @@ def spark() -> Iterator["SparkSession"]:
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.python.daemon.module", "tests.support.spark.worker_daemon")
         .getOrCreate()
     )
     yield session
