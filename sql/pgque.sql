@@ -274,7 +274,7 @@ begin
               'open_page', 'plan_held', 'retention_cost', 'run_maintenance',
               'set_metadata_rotation_period', 'slot_backlog', 'slot_rows', 'slot_select',
               'stop_slots', 'table_shape', 'test_consume', 'test_send', 'tick_select', 'subscribe_slot_at',
-              'register_slots', 'set_apart', 'tables_apart', 'write_position', 'xmin_health'])
+              'register_slots', 'set_apart', 'set_replicated', 'tables_apart', 'write_position', 'xmin_health'])
     loop
         execute format('drop function %s', v_function);  -- quoted: by regprocedure
     end loop;
@@ -926,6 +926,12 @@ create table if not exists pgque.replica_table (
     shape        text not null,
     primary key (sub_id, table_name)
 );
+-- Why its rows may differ from the table's, since when, and the tick that ends the batch since which they may.
+-- Only a comparison that begins after that finds them equal, which empties doubt.
+alter table pgque.replica_table
+    add column if not exists doubt text,
+    add column if not exists doubt_tick bigint,
+    add column if not exists doubted_at timestamptz;
 
 -- The tables of a consumer that stand apart from its batches: a row while one does. Either something is
 -- wrong with it alone, which reason tells. Then its replica has the changes up to tick_id, and the events
@@ -7726,10 +7732,12 @@ $$;
 -- the ack, so it counts only if the attempt that copied is the one that was acked. From then on, the
 -- consumer skips the changes that the snapshot contains. With the snapshot of the last copy, it records only
 -- another shape, once the open batch has all events that were written under earlier ones; before that, only
--- which columns the replica has.
+-- which columns the replica has. i_doubt tells why rows may differ from the table's from the open batch on,
+-- until a comparison that begins later finds them equal, or another copy.
 -- locks: none. writes: replica_table.
 create or replace function pgque.set_replicated(
-    i_queue text, i_consumer text, i_table text, i_copied pg_snapshot, i_shape text)
+    i_queue text, i_consumer text, i_table text, i_copied pg_snapshot, i_shape text,
+    i_doubt text default null)
 returns void
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
@@ -7755,7 +7763,13 @@ begin
         shape = case when not v_later or r.copied::text <> i_copied::text then i_shape
                      when starts_with(r.shape, '{') then (r.shape::jsonb || jsonb_build_object(
                          'has', i_shape::jsonb -> 'columns'))::text
-                     else r.shape end;
+                     else r.shape end,
+        doubt = case when r.copied::text = i_copied::text then r.doubt end;
+    update pgque.replica_table r
+    set doubt = case when strpos(r.doubt, i_doubt) > 0 then r.doubt else concat_ws('; ', r.doubt, i_doubt) end,
+        doubt_tick = coalesce(v_sub.sub_next_tick, v_sub.sub_last_tick),
+        doubted_at = case when r.doubt is null then clock_timestamp() else r.doubted_at end
+    where r.sub_id = v_sub.sub_id and r.table_name = i_table and i_doubt is not null;
 end;
 $$;
 
@@ -7961,8 +7975,8 @@ $$;
 -- PostgreSQL reads in a column that a row lacks, as the JSON of events; whether partitions have the columns
 -- in another order; the key; the relations with their files, which TRUNCATE and VACUUM FULL also replace;
 -- the transactions that attached each partition, and those above it; the partitions that nothing was ever
--- written to; the triggers of capture() into this queue, with their relations, or the publication; the enums
--- and composite types in its values. Null if there is no such table.
+-- written to; the triggers of capture() into this queue, with their relations, or the publication; the labels
+-- of enums and the attributes of composite types in its values. Null if there is no such table.
 create or replace function pgque.table_facts(i_table regclass, i_queue text)
 returns jsonb
 language sql stable set search_path = pgque, pg_catalog, pg_temp set bytea_output = 'hex'
@@ -7983,11 +7997,7 @@ as $$
         where a.attrelid = i_table and a.attnum > 0
     ),
     made as (
-        select w.type, md5(concat(
-            (select string_agg(format('%s %L', e.oid, e.enumlabel), ',' order by e.oid)
-             from pg_enum e where e.enumtypid = w.type), ';',
-            (select string_agg(format('%s %s', a.attnum, a.xmin), ',' order by a.attnum)
-             from pg_attribute a where a.attrelid = t.typrelid and a.attnum > 0))) as parts
+        select t.oid, t.typrelid
         from (select distinct w
               from (select distinct atttypid from attribute) a, pgque.types_within(a.atttypid) w) w (type)
         join pg_type t on t.oid = w.type and (t.typtype = 'e' or t.typrelid <> 0)
@@ -8046,7 +8056,12 @@ as $$
         'triggers', coalesce(
             (select t.facts from pgque.relayed_tables(i_queue) t where t.relation = i_table),
             (select jsonb_object_agg(t.oid, t.xmin::text) from trigger t)),
-        'types', (select jsonb_object_agg(format_type(m.type, null), m.parts) from made m))
+        'labels', (select jsonb_object_agg(e.oid, e.enumlabel)
+                   from made m join pg_enum e on e.enumtypid = m.oid),
+        'composites', (select jsonb_object_agg(m.oid, (
+                           select jsonb_object_agg(a.attnum, a.xmin::text)
+                           from pg_attribute a where a.attrelid = m.typrelid and a.attnum > 0))
+                       from made m where m.typrelid <> 0))
     from pg_class where oid = i_table;
 $$;
 
@@ -10748,11 +10763,12 @@ $$;
 
 -- Records the result of comparing a replica with its table: the tick, the rows of the table, and the
 -- difference, null if they are equal; or why they were not compared, which leaves the last comparison's
--- result. So does a comparison of an earlier tick. i_copy is the copied_tick at its beginning.
+-- result. So does a comparison of an earlier tick. i_copy is the greater one of copied_tick and doubt_tick at
+-- its beginning. If all rows are equal since then, they may no longer differ.
 -- If one part of the table was compared, i_part has its number, of how many, and what to keep with it.
 -- The parts that were compared since the same copy are kept. Of those that differ, the oldest is the table's
 -- result; without one, and once there are all, the oldest part.
--- locks: none. writes: replica_status.
+-- locks: none. writes: replica_status, replica_table.
 create or replace function pgque.note_verified(
     i_queue text, i_consumer text, i_table text, i_copy bigint, i_tick bigint, i_rows bigint,
     i_problem text, i_why_not text, i_part jsonb default null)
@@ -10804,6 +10820,10 @@ begin
         batches = 0, verified_tick = v_tick, verified_at = v_at, verified_problem = v_problem
     where r.sub_id = v_sub.sub_id and r.table_name = i_table and i_why_not is null
       and coalesce(r.verified_tick, 0) <= v_tick;
+    update pgque.replica_table r
+    set doubt = null
+    where r.sub_id = v_sub.sub_id and r.table_name = i_table and r.doubt_tick = i_copy
+      and i_why_not is null and v_tick is not null and v_problem is null;
 end;
 $$;
 
@@ -10815,7 +10835,7 @@ select q.queue_name, c.co_name as consumer_name, table_name, r.location, r.row_c
        r.verified_tick, r.verified_at, r.verified_problem, r.tried_at, r.tried_copy, r.unverified,
        nullif(a.reason, '') as failure, a.apart_since as failed_at, a.attempts, a.retry_at,
        coalesce(t.incarnation = pgque.incarnation()::text, false) as is_copied, a.copying, r.parts,
-       r.left_at
+       r.left_at, t.doubt, t.doubt_tick, case when t.doubt is not null then t.doubted_at end as doubted_at
 from pgque.replica_status r
 full join pgque.replica_table t using (sub_id, table_name)
 full join pgque.replica_apart a using (sub_id, table_name)
@@ -10838,7 +10858,7 @@ $$;
 create or replace view pgque.replica_health (queue_name, check_name, status, detail) as
 select r.queue_name, format('replica:%s/%s', r.consumer_name, r.table_name),
        case when coalesce(r.failure, r.verified_problem) is not null then 'critical'
-            when coalesce(r.unverified, case when r.verified_tick is null then '' end) is not null
+            when coalesce(r.unverified, r.doubt, case when r.verified_tick is null then '' end) is not null
                 then 'warning'
             else 'ok' end,
        concat_ws('; ',
@@ -10853,6 +10873,8 @@ select r.queue_name, format('replica:%s/%s', r.consumer_name, r.table_name),
                          'differed from its table: ' || r.verified_problem, 'was equal to its table'),
                          r.verified_tick,
                          date_trunc('seconds', clock_timestamp() - r.verified_at)) end,
+           format('since tick %s, it may differ from its table, until a comparison finds all rows equal: ',
+                  r.doubt_tick) || r.doubt,
            case when r.failure is null then 'the last attempt compared nothing: ' || r.unverified end,
            case when r.verified_problem is not null
                 then 'let the replica''s repair job write the rows that differ; this stays until a '

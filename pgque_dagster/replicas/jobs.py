@@ -161,9 +161,9 @@ def verify_sensor(
 ) -> dg.SensorDefinition:
     """Returns the sensor that starts comparisons of replicas between the schedule's times.
 
-    A copied table is compared once. In PostgreSQL, tables with at most a million rows in total are
-    compared every four minutes. In the lake, where a foreign change is a commit, the newest commits
-    are checked every four minutes.
+    A table is compared once after a copy, and when it may differ. In PostgreSQL, tables with at
+    most a million rows in total are compared every four minutes. In the lake, where a foreign
+    change is a commit, the newest commits are checked every four minutes.
 
     Args:
         database: the database of the tables.
@@ -188,7 +188,7 @@ def verify_sensor(
         job_name=job_name,
         minimum_interval_seconds=_SECONDS,
         default_status=status,
-        description=f"Compares the replicas of {name} after a copy, and small tables often.",
+        description=f"Compares the replicas of {name} after copies, and small tables often.",
     )
     @takes_resource(database)
     def sensor(
@@ -208,8 +208,8 @@ def verify_sensor(
                     and each.failure is None
                     and TableSpec.of(each.table).path in spec_of
                 ]
-                copied = [each for each in found if each.copied_tick not in (None, each.tried_copy)]
-                copies = "copied " + ", ".join(f"{x.table}@{x.copied_tick}" for x in copied)
+                copied = [each for each in found if each.since_tick not in (None, each.tried_copy)]
+                copies = "copied " + ", ".join(f"{x.table}@{x.since_tick}" for x in copied)
                 if copied and copies != before:
                     context.update_cursor(f"{copies}|{looked}")
                     return request(copied, copies)

@@ -67,7 +67,7 @@ def recorded_check(
     """
     told, severity = status.verdict, dg.AssetCheckSeverity.WARN
     passed = status.verified_tick is not None and status.unverified is None
-    passed = passed and not status.is_partial
+    passed = passed and not status.is_partial and status.doubt is None
     if status.verified_problem is not None:
         passed, severity = False, dg.AssetCheckSeverity.ERROR
         told += f". {how_to_mend(repair)}"
@@ -246,7 +246,9 @@ def _result(
         metadata["version"] = found.version
     severity = dg.AssetCheckSeverity.ERROR
     if found.problem is not None:
-        told = f"At tick {found.tick_id}, {found.problem}. {how_to_mend(job)}."
+        told = f"At tick {found.tick_id}, {found.problem}. "
+        is_due = found.doubt and status is not None and not status.is_copied
+        told += "The next batch copies the table." if is_due else f"{how_to_mend(job)}."
     elif found.why_not is not None:
         told = f"Not compared: {found.why_not.rstrip('.')}."
         if status is not None and status.failure is not None:
@@ -258,11 +260,13 @@ def _result(
     else:
         of = "" if parts is None else " of the part that was compared last"
         told = f"{found.rows} rows{of} are equal at tick {found.tick_id}."
-        if status is not None and parts is not None and status.state != "equal":
+        if status is not None and (status.doubt or (parts and status.state != "equal")):
             passed, severity = False, dg.AssetCheckSeverity.WARN
             if status.verified_problem is not None:
                 severity = dg.AssetCheckSeverity.ERROR
                 told += f" Others differ: {status.verified_problem}. {how_to_mend(job)}."
+            if status.doubt is not None:
+                told += f" Others may differ since tick {status.doubt_tick}: {status.doubt}."
     if status is not None and parts is not None:
         told, metadata["parts"] = f"{told} {parts}.", status.compared
     return dg.AssetCheckResult(

@@ -94,11 +94,12 @@ $$;
 
 -- Records the result of comparing a replica with its table: the tick, the rows of the table, and the
 -- difference, null if they are equal; or why they were not compared, which leaves the last comparison's
--- result. So does a comparison of an earlier tick. i_copy is the copied_tick at its beginning.
+-- result. So does a comparison of an earlier tick. i_copy is the greater one of copied_tick and doubt_tick at
+-- its beginning. If all rows are equal since then, they may no longer differ.
 -- If one part of the table was compared, i_part has its number, of how many, and what to keep with it.
 -- The parts that were compared since the same copy are kept. Of those that differ, the oldest is the table's
 -- result; without one, and once there are all, the oldest part.
--- locks: none. writes: replica_status.
+-- locks: none. writes: replica_status, replica_table.
 create or replace function pgque.note_verified(
     i_queue text, i_consumer text, i_table text, i_copy bigint, i_tick bigint, i_rows bigint,
     i_problem text, i_why_not text, i_part jsonb default null)
@@ -150,6 +151,10 @@ begin
         batches = 0, verified_tick = v_tick, verified_at = v_at, verified_problem = v_problem
     where r.sub_id = v_sub.sub_id and r.table_name = i_table and i_why_not is null
       and coalesce(r.verified_tick, 0) <= v_tick;
+    update pgque.replica_table r
+    set doubt = null
+    where r.sub_id = v_sub.sub_id and r.table_name = i_table and r.doubt_tick = i_copy
+      and i_why_not is null and v_tick is not null and v_problem is null;
 end;
 $$;
 
@@ -161,7 +166,7 @@ select q.queue_name, c.co_name as consumer_name, table_name, r.location, r.row_c
        r.verified_tick, r.verified_at, r.verified_problem, r.tried_at, r.tried_copy, r.unverified,
        nullif(a.reason, '') as failure, a.apart_since as failed_at, a.attempts, a.retry_at,
        coalesce(t.incarnation = pgque.incarnation()::text, false) as is_copied, a.copying, r.parts,
-       r.left_at
+       r.left_at, t.doubt, t.doubt_tick, case when t.doubt is not null then t.doubted_at end as doubted_at
 from pgque.replica_status r
 full join pgque.replica_table t using (sub_id, table_name)
 full join pgque.replica_apart a using (sub_id, table_name)
@@ -184,7 +189,7 @@ $$;
 create or replace view pgque.replica_health (queue_name, check_name, status, detail) as
 select r.queue_name, format('replica:%s/%s', r.consumer_name, r.table_name),
        case when coalesce(r.failure, r.verified_problem) is not null then 'critical'
-            when coalesce(r.unverified, case when r.verified_tick is null then '' end) is not null
+            when coalesce(r.unverified, r.doubt, case when r.verified_tick is null then '' end) is not null
                 then 'warning'
             else 'ok' end,
        concat_ws('; ',
@@ -199,6 +204,8 @@ select r.queue_name, format('replica:%s/%s', r.consumer_name, r.table_name),
                          'differed from its table: ' || r.verified_problem, 'was equal to its table'),
                          r.verified_tick,
                          date_trunc('seconds', clock_timestamp() - r.verified_at)) end,
+           format('since tick %s, it may differ from its table, until a comparison finds all rows equal: ',
+                  r.doubt_tick) || r.doubt,
            case when r.failure is null then 'the last attempt compared nothing: ' || r.unverified end,
            case when r.verified_problem is not null
                 then 'let the replica''s repair job write the rows that differ; this stays until a '

@@ -16,6 +16,12 @@ create table if not exists pgque.replica_table (
     shape        text not null,
     primary key (sub_id, table_name)
 );
+-- Why its rows may differ from the table's, since when, and the tick that ends the batch since which they may.
+-- Only a comparison that begins after that finds them equal, which empties doubt.
+alter table pgque.replica_table
+    add column if not exists doubt text,
+    add column if not exists doubt_tick bigint,
+    add column if not exists doubted_at timestamptz;
 
 -- The tables of a consumer that stand apart from its batches: a row while one does. Either something is
 -- wrong with it alone, which reason tells. Then its replica has the changes up to tick_id, and the events

@@ -133,7 +133,7 @@ begin
               'open_page', 'plan_held', 'retention_cost', 'run_maintenance',
               'set_metadata_rotation_period', 'slot_backlog', 'slot_rows', 'slot_select',
               'stop_slots', 'table_shape', 'test_consume', 'test_send', 'tick_select', 'subscribe_slot_at',
-              'register_slots', 'set_apart', 'tables_apart', 'write_position', 'xmin_health'])
+              'register_slots', 'set_apart', 'set_replicated', 'tables_apart', 'write_position', 'xmin_health'])
     loop
         execute format('drop function %s', v_function);  -- quoted: by regprocedure
     end loop;

@@ -62,7 +62,7 @@ NULL_MEANS = {
     "a batch with events": "note_stored.i_empty_after",
     "nothing was compared, or found": """
         note_verified.i_copy note_verified.i_tick note_verified.i_rows note_verified.i_problem
-        note_verified.i_why_not note_verified.i_part""",
+        note_verified.i_why_not note_verified.i_part set_replicated.i_doubt""",
 }
 MAY_BE_NULL = {name for names in NULL_MEANS.values() for name in names.split()}
 # What null is refused with where that is not, or not only, PQ005.

@@ -153,6 +153,54 @@ def test_a_table_is_as_its_oldest_part_or_as_one_that_differs(stored: Connection
     assert state(stored, "parts, verified_tick") == (None, 14)
 
 
+def test_a_replica_may_differ_until_a_comparison_that_began_later_finds_all_rows_equal(
+    stored: Connection,
+) -> None:
+    def mark(why: str | None, copied: str = "5:5:") -> None:
+        note = "select pgque.set_replicated('q', 'c', %s, %s, '{}', %s)"
+        stored.value(note, TABLE, copied, why)
+
+    def compare(copy: int, problem: str | None = None, part: int | None = None) -> object:
+        note = "select pgque.note_verified('q', 'c', %s, %s, 100, 3, %s, null, %s)"
+        about = None if part is None else json.dumps({"number": part, "of": 2})
+        stored.value(note, TABLE, copy, problem, about)
+        (found,) = state(stored, "doubt")
+        return found
+
+    def batch_of() -> int:
+        stored.value("select pgque.send('q', 'e', '1')")
+        stored.value("select pgque.force_next_tick('q')")
+        stored.value("select pgque.ticker('q')")
+        stored.value("select pgque.next_batch('q', 'c')")
+        query = "select sub_next_tick from pgque.subscription"
+        return int(stored.value(query))
+
+    mark(None)
+    first = batch_of()
+    mark("its files")
+    assert state(stored, "doubt, doubt_tick") == ("its files", first)
+    status, detail = health(stored)[f"replica:c/{TABLE}"]
+    assert (status, "may differ from its table" in detail) == ("warning", True)
+    assert compare(5) == "its files", "it began before"
+    assert compare(first, "it differs") == "its files"
+    stored.value("select pgque.finish_batch(sub_batch) from pgque.subscription")
+    since, second = state(stored, "doubted_at"), batch_of()
+    mark("its labels")
+    mark("its files")
+    both = "its files; its labels"
+    assert state(stored, "doubt, doubt_tick, doubted_at") == (both, second, *since)
+    assert compare(first) == both, "it was altered again"
+    assert compare(second, part=1) == both
+    assert compare(second, part=2) is None
+    assert state(stored, "doubt_tick, doubted_at") == (second, None)
+    mark("its files")
+    mark(None, "9:9:")
+    assert state(stored, "doubt") == (None,), "another copy"
+    mark("its files", "9:9:")
+    stored.value("select pgque.forget_replicated('q', 'c', %s)", TABLE)
+    assert state(stored, "doubt") == (None,)
+
+
 def test_a_replica_that_was_not_compared_is_a_warning(stored: Connection) -> None:
     status, detail = health(stored)[f"replica:c/{TABLE}"]
     assert (status, detail) == ("warning", "was never compared with its table")

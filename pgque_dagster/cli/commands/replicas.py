@@ -23,9 +23,10 @@ def replicas(client: Client, queue: str | None) -> None:
     A replica is `equal` if the last comparison with its table found no difference, and `different`
     until a later comparison finds none. It is `to be copied` if the next batch copies it, `copying`
     while runs copy it in parts, `apart` if its consumer's batches leave it out, and `not verified`
-    if it was never compared or the last attempt compared nothing. A table that is captured but no
-    longer replicated is `taken out`. The number of rows is at the tick in "rows at", or current if
-    empty.
+    if it was never compared or the last attempt compared nothing. It `may differ` after a rewrite
+    of the table, such as VACUUM FULL, until a comparison finds that it does not. A table that is
+    captured but no longer replicated is `taken out`. The number of rows is at the tick in "rows
+    at", or current if empty.
 
     Exits with 3 if a replica is different or apart, or its consumer's batch is held. A replica
     appears with its first batch.
@@ -49,7 +50,8 @@ def replicas(client: Client, queue: str | None) -> None:
 
 
 def _row(status: ReplicaStatus, info: ConsumerInfo | None, held: str | None) -> Row:
-    why = status.failure or status.verified_problem or status.copying or status.unverified
+    why = status.failure or status.verified_problem or status.copying
+    why = why or status.doubt or status.unverified
     return {
         "queue": status.queue,
         "consumer": status.consumer,

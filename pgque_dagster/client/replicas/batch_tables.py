@@ -34,6 +34,7 @@ from .capture import forget_copy
 from .events import TRUNCATE, kinds
 from .outcome import Apart, Copied, forget, remember_shape
 from .parts import Extent
+from .shape import REWRITTEN
 from .snapshot import Snapshot
 from .source import Readings, SourceTable
 from .spec import TableSpec
@@ -174,14 +175,10 @@ class BatchTables:
             later: the types of these events, if a TRUNCATE is among them.
             events: a plan to read them.
         """
-        altered, is_followed = standing.altered, readings is not None
-        if altered.is_rewritten and is_followed:
-            is_followed = not (altered.columns or altered.needs) and (
-                TRUNCATE in later or self._is_truncated_later(standing)
-            )
+        altered = standing.altered
         if readings is None:
             return f"{altered.reason}; and changes do not tell which columns they have"
-        if not is_followed:
+        if altered.is_rewritten and (altered.columns or altered.needs):
             return altered.reason
         if altered.partitions:
             events = (*events, *self._later(standing.source.name))
@@ -208,13 +205,25 @@ class BatchTables:
         plan = tick_range_plan(batch.queue, batch.lease.tick_id, tick_id, _SLICES)
         return of_table(batch.session.run(plan).slices, name)
 
-    def note_shape(self, standing: Standing, later: Set[str]) -> None:
-        """Makes the ack record a table's shape, if all that is applied from then on has it."""
+    def note_shape(self, standing: Standing, later: Set[str]) -> str | None:
+        """Makes the ack record a table's shape, if all that is applied from then on has it.
+
+        Returns:
+            Why rows may differ since it was altered, which the ack records, too; None if not.
+        """
         copied, altered, source = standing.copied, standing.altered, standing.source
-        is_followed = TRUNCATE in later or not altered.is_rewritten
-        if copied and copied.shape != source.shape and is_followed and not standing.why_unknown:
-            now = Copied(copied.transactions, source.shape)
-            remember_shape(self._batch, source.name, now)
+        if copied is None or copied.shape == source.shape or standing.why_unknown:
+            return None
+        doubts = altered.doubts
+        if altered.is_rewritten and TRUNCATE not in later:
+            if altered.columns or altered.needs or self._is_truncated_later(standing):
+                return None
+            doubts = (*doubts, REWRITTEN)
+        doubt = "; ".join(doubts) or None
+        if doubt:
+            self._log(f"{source.name} may differ from its replica until they are compared: {doubt}")
+        remember_shape(self._batch, source.name, Copied(copied.transactions, source.shape), doubt)
+        return doubt
 
     def note_copying(self, name: str, tick_id: int, progress: str) -> None:
         """Makes the ack record how far a copy in parts is, and keep the events after a tick."""

@@ -29,6 +29,7 @@ class Replicated:
         resumed: what an earlier attempt did that was not acked, `changed` or `copied`, so that
             the figures are unknown; None if there was none.
         is_truncated: whether the changes were a TRUNCATE and what followed it.
+        doubt: why other rows may differ from now on, until a comparison finds none that do.
     """
 
     source: SourceTable
@@ -40,6 +41,7 @@ class Replicated:
     added: int | None = None
     resumed: Literal["changed", "copied"] | None = None
     is_truncated: bool = False
+    doubt: str | None = None
 
     @property
     def is_copied(self) -> bool:
@@ -122,11 +124,14 @@ def remember(batch: Batch, table: str, copied: Copied) -> None:
     batch.before_ack(lambda connection: connection.execute(query, values))
 
 
-def remember_shape(batch: Batch, table: str, copied: Copied) -> None:
-    """Makes the ack of a batch record the shape that a table has now, if its copy still counts."""
-    values = (batch.queue, batch.consumer, copied.shape, batch.queue, batch.consumer)
+def remember_shape(batch: Batch, table: str, copied: Copied, doubt: str | None = None) -> None:
+    """Makes the ack of a batch record the shape that a table has now, if its copy still counts.
+
+    With it, the ack records why rows may differ, if they may.
+    """
+    values = (batch.queue, batch.consumer, copied.shape, doubt, batch.queue, batch.consumer)
     query = (
-        "select pgque.set_replicated(%s, %s, table_name, copied, %s)"
+        "select pgque.set_replicated(%s, %s, table_name, copied, %s, %s)"
         " from pgque.replicated_tables(%s, %s) where table_name = %s and copied::text = %s"
     )
     found = (*values, table, copied.transactions)

@@ -51,8 +51,8 @@ class Partitions:
         was: Mapping[str, Any], now: Mapping[str, Any], unused: Set[str]
     ) -> "Partitions | None":
         """Compares the facts of a table. None if all partitions stayed, or others were changed."""
-        before, after = was.get("attached"), now["attached"]
-        if before is None or before == after:
+        before, after = was["attached"], now["attached"]
+        if before == after:
             return None
         changed = {oid for oid in before.keys() | after if before.get(oid) != after.get(oid)}
 

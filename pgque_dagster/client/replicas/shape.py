@@ -33,6 +33,7 @@ _PARTS = {
     "triggers": "its triggers were dropped, created, disabled or enabled",
     "spec": "other columns are left out, masked or text, or arrays are lists",
 }
+REWRITTEN = "its files were rewritten"
 _TEXTS = {"text", "character varying"}
 # Where one of these types is changed to another and back without a rewrite, values that events have
 # of the other type are the same, or refused.
@@ -73,6 +74,7 @@ class Altered:
         renamed: the columns that the replica has under other names, with these.
         retyped: the columns whose type differs, as PostgreSQL prints it.
         told: all of these in words.
+        doubts: why values that rows had may print otherwise, in words.
         is_rewritten: whether it has other files, as after a TRUNCATE.
         columns: the columns that its events may have, in order; empty if names tell them.
         partitions: those that came and went, if the others stayed as they were.
@@ -84,6 +86,7 @@ class Altered:
     renamed: Mapping[str, str] = field(default_factory=dict)
     retyped: Collection[str] = ()
     told: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
     is_rewritten: bool = False
     columns: tuple[Column, ...] = ()
     partitions: Partitions | None = None
@@ -94,6 +97,8 @@ class Altered:
         if not shape.startswith("{"):  # An earlier version stored a hash.
             return Altered(() if shape == source.old_shape else ("it is not as it was",))
         was, now = json.loads(shape), json.loads(source.shape)
+        if was.keys() - {"has"} != now.keys():
+            return Altered(("it was copied by an earlier version",))
         partitions = Partitions.between(was, now, source.unused)
         if partitions is not None:
             was |= {part: now[part] for part in ("attached", "files", "placed", "triggers")}
@@ -115,6 +120,7 @@ class Altered:
                 for text in _told(number, has.get(number), columns.get(number), source)
             )
             + ((partitions.told,) if partitions else ()),
+            tuple(_of_types(was, now)),
             was["files"] != now["files"],
             tuple(_ever(was, now, source)),
             partitions,
@@ -132,14 +138,15 @@ class Altered:
         """Whether rows that were read before are right still, with null in added columns."""
         # A name that was another column's would bring its values.
         is_new = not self.added or all(each.now is not None for each in self.columns)
-        is_kept = not (self.why or self.is_rewritten) and self.needs <= {"nulls", "drops"}
+        is_odd = self.why or self.doubts or self.is_rewritten
+        is_kept = not is_odd and self.needs <= {"nulls", "drops"}
         return is_new and is_kept and (self.partitions is None or self.partitions.are_unused)
 
     @property
     def reason(self) -> str:
         """Why the table is copied, if it is."""
-        files = ("its files were rewritten",) if self.is_rewritten else ()
-        told = dict.fromkeys((*self.why, *self.told, *files))
+        files = (REWRITTEN,) if self.is_rewritten else ()
+        told = dict.fromkeys((*self.why, *self.told, *self.doubts, *files))
         return f"it was altered: {'; '.join(told or ['columns were defined again'])}"
 
     def has_all_rows(self, session: Session, table: str, events: Sequence[Slice]) -> bool:
@@ -214,11 +221,18 @@ def _of_table(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     for part, text in _PARTS.items():
         if was[part] != now[part]:
             yield text
-    if was["files"].keys() != now["files"].keys() or was.get("attached", {}) != now["attached"]:
+    if was["files"].keys() != now["files"].keys() or was["attached"] != now["attached"]:
         yield ATTACHED
-    for name, made in now["types"].items():
-        if was["types"].get(name, made) != made:
-            yield f"type {name} has other labels or attributes"
+
+
+def _of_types(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """Yields how enums and composite types were altered, unless no value prints otherwise."""
+    labels, made = now["labels"], now["composites"]
+    for number, label in was["labels"].items():
+        if labels.get(number, label) != label:
+            yield f"label {label} of an enum is {labels[number]} now"
+    if any(made.get(number, parts) != parts for number, parts in was["composites"].items()):
+        yield "a composite type has other attributes"
 
 
 def _of_columns(

@@ -5,8 +5,9 @@ read in several), and later changes are skipped if the snapshot contains their t
 snapshot is recorded in the transaction of the batch's ack, so it counts only if the attempt that
 copied is also the one that was acked.
 
-Changes that triggers do not report lead to another copy: if a table has other columns, keys,
-partitions or files than at its last copy, was truncated, or had its triggers repaired.
+Changes that triggers do not report lead to another copy, for example if a table has another key
+than at its last copy, or had its triggers repaired. If only its files or the labels of an enum are
+others, its rows are usually the same: it goes on, and the ack records that they may differ.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Set
@@ -24,6 +25,7 @@ from .partitions import ATTACHED
 from .shape import Altered
 from .source import SourceTable
 from .spec import TableSpec
+from .status import replica_of_table
 
 NEXT_COPIES = "the next batch replaces all rows"
 
@@ -54,6 +56,7 @@ class Standing:
         copied: its last copy, if that batch was acked.
         apart: how it stands apart; None if it does not.
         follows: which of `Altered.needs` the target does.
+        difference: if it was not copied, what the last comparison found; None if that was nothing.
     """
 
     queue: str
@@ -63,6 +66,7 @@ class Standing:
     copied: Copied | None
     apart: str | None = None
     follows: Set[str] = frozenset()
+    difference: str | None = None
 
     @property
     def why_unknown(self) -> str | None:
@@ -72,7 +76,8 @@ class Standing:
         if self.problem is not None:
             return f"changes may be missing, because {self.problem}"
         if self.copied is None:
-            return "it has not been copied, a repair was requested, or events were skipped"
+            found = f"; rows differed: {self.difference}" if self.difference else ""
+            return f"it has not been copied, a repair was requested, or events were skipped{found}"
         altered = self.altered
         return altered.reason if altered.why or not altered.needs <= self.follows else None
 
@@ -217,11 +222,12 @@ class Standings:
         self,
         session: Session,
         queue: str,
+        consumer: str,
         captured: Mapping[str, Captured],
         copies: Mapping[str, Copied],
         apart: Mapping[str, NotedApart],
     ) -> None:
-        self._session, self._queue = session, queue
+        self._session, self._queue, self._consumer = session, queue, consumer
         self._captured, self._copies = captured, copies
         self.apart = apart
 
@@ -251,6 +257,9 @@ class Standings:
         copied = self._copies.get(source.name)
         if copied and not copied.shape.startswith("{"):
             source = replace(source, old_shape=self._old_shape(source))
+        status = None
+        if copied is None:
+            status = self._session.run(replica_of_table(self._queue, self._consumer, source.name))
         return Standing(
             self._queue,
             source,
@@ -258,6 +267,7 @@ class Standings:
             captured.problem if captured else None,
             copied,
             (noted.reason or f"it is being copied: {noted.copying}") if noted else None,
+            difference=status.verified_problem if status else None,
         )
 
     def _old_shape(self, source: SourceTable) -> str:
@@ -283,7 +293,7 @@ def find_standings(session: Session, queue: str, consumer: str) -> Standings:
         )
     )
     copies = _copies(session, queue, consumer)
-    return Standings(session, queue, captured_tables(session, queue), copies, apart)
+    return Standings(session, queue, consumer, captured_tables(session, queue), copies, apart)
 
 
 def _copies(session: Session, queue: str, consumer: str) -> dict[str, Copied]:

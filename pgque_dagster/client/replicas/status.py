@@ -15,7 +15,8 @@ select queue_name, consumer_name, table_name, location, row_count, counted_tick,
        clock_timestamp() - stored_at, copied_tick, batches, verified_tick,
        clock_timestamp() - verified_at, verified_problem, clock_timestamp() - tried_at, tried_copy,
        unverified, failure, clock_timestamp() - failed_at, is_copied, copying,
-       jsonb_path_query_array(parts, '$.*'), left_at is not null
+       jsonb_path_query_array(parts, '$.*'), left_at is not null, doubt, doubt_tick,
+       clock_timestamp() - doubted_at
 from pgque.replicas(%s)"""
 _OF_TABLE: LiteralString = """
  where consumer_name = %s and table_name = coalesce(pgque.captured_name(%s), %s)"""
@@ -48,6 +49,9 @@ class ReplicaStatus:
         copying: how far a copy in parts is; None without one.
         parts: the last comparison of each part, if it is compared in parts.
         is_left: whether the consumer replicates it no longer, while it is captured still.
+        doubt: why its rows may differ from the table's, until a comparison finds that none do.
+        doubt_tick: the last tick of the batch since which they may, or once could.
+        doubt_age: for how long they may.
     """
 
     queue: str
@@ -72,11 +76,19 @@ class ReplicaStatus:
     copying: str | None = None
     parts: Sequence[dict[str, Any]] | None = None
     is_left: bool = False
+    doubt: str | None = None
+    doubt_tick: int | None = None
+    doubt_age: timedelta | None = None
+
+    @property
+    def since_tick(self) -> int | None:
+        """The tick since which comparisons count: of the last copy, or since it may differ."""
+        return max((x for x in (self.copied_tick, self.doubt_tick) if x is not None), default=None)
 
     @property
     def compared(self) -> list[dict[str, Any]]:
-        """The last comparison of each part, since the last copy."""
-        mine = [each for each in self.parts or () if each["copy"] == self.copied_tick]
+        """The last comparison of each part, since the last copy, or since it may differ."""
+        mine = [each for each in self.parts or () if each["copy"] == self.since_tick]
         return sorted(mine, key=lambda each: int(each["number"]))
 
     @property
@@ -113,6 +125,8 @@ class ReplicaStatus:
             return "copying"
         if not self.is_copied:
             return "to be copied"
+        if self.doubt is not None:
+            return "may differ"
         if self.verified_tick is None or self.unverified is not None or self.is_partial:
             return "not verified"
         return "equal"
@@ -129,6 +143,9 @@ class ReplicaStatus:
             )
             if self.verified_problem is not None:
                 told += f": {self.verified_problem}"
+        if self.doubt is not None and self.doubt_age is not None:
+            told += f"; may differ since tick {self.doubt_tick}, {age(self.doubt_age)} ago, until "
+            told += f"all rows are found equal: {self.doubt}"
         if self.comparing is not None:
             told += f"; {self.comparing}"
         # A table that stands apart is not compared, for that reason.
@@ -159,6 +176,9 @@ class ReplicaStatus:
             copied_tick=tick_id if done.is_copied else self.copied_tick,
             batches=self.batches + done.is_stored,
             is_copied=True,
+            doubt=done.doubt or (None if done.is_copied else self.doubt),
+            doubt_tick=tick_id if done.doubt else self.doubt_tick,
+            doubt_age=timedelta(0) if done.doubt and not self.doubt else self.doubt_age,
         )
 
 

@@ -18,9 +18,10 @@ from ..errors import PgqueError
 from ..operation import Call, nothing
 from ..ranges import age
 from ..session import Session
+from .capture import copy_again
 from .key_parts import KeyPart, due_parts
 from .spec import TableSpec
-from .status import replica_of_table
+from .status import ReplicaStatus, replica_of_table
 
 # How many differences are listed.
 SHOWN = 10
@@ -58,6 +59,7 @@ class Verification:
         examples: up to ten of them.
         why_not: why they could not be compared; None if they were.
         part: the part of the table that was compared; None for all rows.
+        doubt: why rows may differ since the table was altered; if any do, it is copied.
     """
 
     table: str
@@ -68,6 +70,7 @@ class Verification:
     examples: tuple[Difference, ...] = ()
     why_not: str | None = None
     part: KeyPart | None = None
+    doubt: str | None = None
 
     @property
     def problem(self) -> str | None:
@@ -78,7 +81,8 @@ class Verification:
             return None
         shown = "; ".join(f"{each.kind} {each.key}" for each in self.examples)
         where = f"in {self.part}, " if self.part else ""
-        return f"{where}{self.differences} of {self.rows} rows differ: {shown}"
+        since = f", since {self.doubt}" if self.doubt else ""
+        return f"{where}{self.differences} of {self.rows} rows differ{since}: {shown}"
 
     @property
     def is_equal(self) -> bool:
@@ -100,6 +104,8 @@ def compare_and_record(
 ) -> Verification:
     """Compares a replica with its table, and records the result, or why there is none.
 
+    If rows differ of a table of which they may, since it was altered, the next batch copies it.
+
     Args:
         session: a session of the table's database. The comparison uses its own session.
         queue: the queue of the table's changes.
@@ -117,7 +123,7 @@ def compare_and_record(
     """
     spec, ends = TableSpec.of(table), monotonic() + timeout.total_seconds()
     before = session.run(replica_of_table(queue, consumer, spec.source))
-    copy, last = (before.copied_tick, before.verified_tick) if before else (None, None)
+    copy, last = (before.since_tick, before.verified_tick) if before else (None, None)
     table_name, compared = (before.table, before.compared) if before else (spec.source, [])
 
     def record(done: Verification) -> None:
@@ -138,11 +144,13 @@ def compare_and_record(
         due = due_parts(session, spec, share, compared, whole=whole)
         for left, part in zip(range(len(due))[::-1], due, strict=True):
             done = _bounded(partial(compare, part), spec.source, timeout, ends)
-            done = replace(done, part=part)
+            done = replace(done, part=part, doubt=before.doubt if before else None)
             record(done)
             if shown.is_equal or done.why_not is not None:
                 shown = done
-            if done.why_not is not None:
+            if done.why_not is not None or (
+                done.differences and before and _copies(session, before)
+            ):
                 break
             if part is not None:
                 log(
@@ -156,6 +164,16 @@ def compare_and_record(
             record(Verification(table_name, None, None, why_not=why_not))
         raise
     return shown
+
+
+def _copies(session: Session, before: ReplicaStatus) -> bool:
+    """Has a table copied that differs, if it may, unless it was copied during the comparison."""
+    place = before.queue, before.consumer, before.table
+    now = session.run(replica_of_table(*place))
+    if not before.doubt or not now or not now.doubt or now.copied_tick != before.copied_tick:
+        return False
+    copy_again(session, *place)
+    return True
 
 
 def _bounded(

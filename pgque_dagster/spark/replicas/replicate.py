@@ -166,13 +166,11 @@ class _Apply:
                 self._in_parts[name] = copy
                 return None
             return self._copy(copy)
-        if not kinds:
-            self._tables.note_shape(standing, later)
-            return Replicated(source, replica.location, None, 0, None)
-        events = read_as(events, readings or {})
-        done = self._follow(source, replica, copied, events, is_truncated)
-        self._tables.note_shape(standing, later)
-        return done
+        done = Replicated(source, replica.location, None, 0, None)
+        if kinds:
+            events = read_as(events, readings or {})
+            done = self._follow(source, replica, copied, events, is_truncated)
+        return replace(done, doubt=self._tables.note_shape(standing, later))
 
     def _follow(
         self,

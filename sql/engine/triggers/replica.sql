@@ -4,10 +4,12 @@
 -- the ack, so it counts only if the attempt that copied is the one that was acked. From then on, the
 -- consumer skips the changes that the snapshot contains. With the snapshot of the last copy, it records only
 -- another shape, once the open batch has all events that were written under earlier ones; before that, only
--- which columns the replica has.
+-- which columns the replica has. i_doubt tells why rows may differ from the table's from the open batch on,
+-- until a comparison that begins later finds them equal, or another copy.
 -- locks: none. writes: replica_table.
 create or replace function pgque.set_replicated(
-    i_queue text, i_consumer text, i_table text, i_copied pg_snapshot, i_shape text)
+    i_queue text, i_consumer text, i_table text, i_copied pg_snapshot, i_shape text,
+    i_doubt text default null)
 returns void
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 declare
@@ -33,7 +35,13 @@ begin
         shape = case when not v_later or r.copied::text <> i_copied::text then i_shape
                      when starts_with(r.shape, '{') then (r.shape::jsonb || jsonb_build_object(
                          'has', i_shape::jsonb -> 'columns'))::text
-                     else r.shape end;
+                     else r.shape end,
+        doubt = case when r.copied::text = i_copied::text then r.doubt end;
+    update pgque.replica_table r
+    set doubt = case when strpos(r.doubt, i_doubt) > 0 then r.doubt else concat_ws('; ', r.doubt, i_doubt) end,
+        doubt_tick = coalesce(v_sub.sub_next_tick, v_sub.sub_last_tick),
+        doubted_at = case when r.doubt is null then clock_timestamp() else r.doubted_at end
+    where r.sub_id = v_sub.sub_id and r.table_name = i_table and i_doubt is not null;
 end;
 $$;
 
@@ -239,8 +247,8 @@ $$;
 -- PostgreSQL reads in a column that a row lacks, as the JSON of events; whether partitions have the columns
 -- in another order; the key; the relations with their files, which TRUNCATE and VACUUM FULL also replace;
 -- the transactions that attached each partition, and those above it; the partitions that nothing was ever
--- written to; the triggers of capture() into this queue, with their relations, or the publication; the enums
--- and composite types in its values. Null if there is no such table.
+-- written to; the triggers of capture() into this queue, with their relations, or the publication; the labels
+-- of enums and the attributes of composite types in its values. Null if there is no such table.
 create or replace function pgque.table_facts(i_table regclass, i_queue text)
 returns jsonb
 language sql stable set search_path = pgque, pg_catalog, pg_temp set bytea_output = 'hex'
@@ -261,11 +269,7 @@ as $$
         where a.attrelid = i_table and a.attnum > 0
     ),
     made as (
-        select w.type, md5(concat(
-            (select string_agg(format('%s %L', e.oid, e.enumlabel), ',' order by e.oid)
-             from pg_enum e where e.enumtypid = w.type), ';',
-            (select string_agg(format('%s %s', a.attnum, a.xmin), ',' order by a.attnum)
-             from pg_attribute a where a.attrelid = t.typrelid and a.attnum > 0))) as parts
+        select t.oid, t.typrelid
         from (select distinct w
               from (select distinct atttypid from attribute) a, pgque.types_within(a.atttypid) w) w (type)
         join pg_type t on t.oid = w.type and (t.typtype = 'e' or t.typrelid <> 0)
@@ -324,7 +328,12 @@ as $$
         'triggers', coalesce(
             (select t.facts from pgque.relayed_tables(i_queue) t where t.relation = i_table),
             (select jsonb_object_agg(t.oid, t.xmin::text) from trigger t)),
-        'types', (select jsonb_object_agg(format_type(m.type, null), m.parts) from made m))
+        'labels', (select jsonb_object_agg(e.oid, e.enumlabel)
+                   from made m join pg_enum e on e.enumtypid = m.oid),
+        'composites', (select jsonb_object_agg(m.oid, (
+                           select jsonb_object_agg(a.attnum, a.xmin::text)
+                           from pg_attribute a where a.attrelid = m.typrelid and a.attnum > 0))
+                       from made m where m.typrelid <> 0))
     from pg_class where oid = i_table;
 $$;
 

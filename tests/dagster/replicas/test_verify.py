@@ -14,23 +14,9 @@ from pgque_dagster import DeltaReplicas, PostgresReplicas, build_table_replicas
 from pgque_dagster.client import Client
 from pgque_dagster.client.replicas import parts
 from pgque_dagster.client.replicas.capture import copy_again
-from pgque_dagster.client.replicas.status import ReplicaStatus
 from tests.dagster.replicas.shop import Shop
+from tests.dagster.replicas.watched import KEY, Sensor, Watched, shown, sql, status
 from tests.support.queues.sql import connect
-
-KEY = dg.AssetCheckKey(dg.AssetKey(["shop", "public", "orders"]), "equals_source")
-
-
-class Watched(Shop):
-    """A project whose runs are those of its sensor, which leave the checks out."""
-
-    def run(self) -> dg.ExecuteInProcessResult:
-        with Client(self.url) as client:
-            client.force_next_tick("shop")
-            client.ticker()
-        job = self.repository.get_implicit_global_asset_job_def()
-        job = job.get_subset(asset_selection={KEY.asset_key}, asset_check_selection=set())
-        return job.execute_in_process(instance=self.instance, raise_on_error=False)
 
 
 @pytest.fixture
@@ -57,66 +43,11 @@ def shop(
     yield made
 
 
-def sql(shop: Shop, statement: str) -> None:
-    with connect(shop.url) as db:
-        db.execute(statement.encode())
-
-
-def shown(shop: Shop) -> tuple[str, str, str]:
-    """What the page of the asset shows of the check: its status, whose it is, and its text."""
-    storage = shop.instance.event_log_storage
-    (last,) = storage.get_asset_check_execution_history(KEY, limit=1)
-    assert last.event is not None
-    assert last.event.dagster_event is not None
-    evaluation = last.event.dagster_event.asset_check_evaluation_data
-    word = {True: "green", False: "red"}[evaluation.passed]
-    if not evaluation.passed and evaluation.severity == dg.AssetCheckSeverity.WARN:
-        word = "orange"
-    (materialization,) = shop.instance.fetch_materializations(KEY.asset_key, limit=1).records
-    whose = "of this run" if last.run_id == materialization.run_id else "of another run"
-    target = evaluation.target_materialization_data
-    is_newest = (
-        target.storage_id == materialization.storage_id
-        if target
-        else last.create_timestamp > materialization.timestamp
-    )
-    assert whose == "of this run" or is_newest, "else Dagster shows: not evaluated"
-    return word, whose, str(evaluation.description)
-
-
 def metadata(shop: Shop) -> dict[str, Any]:
     event = shop.instance.get_latest_materialization_event(KEY.asset_key)
     assert event is not None
     assert event.asset_materialization is not None
     return {name: each.value for name, each in event.asset_materialization.metadata.items()}
-
-
-def status(shop: Shop) -> ReplicaStatus:
-    with Client(shop.url) as client:
-        (found,) = client.replicas("shop")
-    return found
-
-
-class Sensor:
-    """The sensor that has replicas compared, evaluated again and again by a daemon."""
-
-    def __init__(self, shop: Shop) -> None:
-        self._shop, self._cursor = shop, ""
-        self.definition = shop.repository.get_sensor_def("shop_verify_sensor")
-
-    def evaluate(self) -> dg.RunRequest | str:
-        context = dg.build_sensor_context(
-            instance=self._shop.instance,
-            resources={"pgque": self._shop.resources["pgque"]},
-            cursor=self._cursor,
-            repository_def=self._shop.repository,
-        )
-        result = self.definition.evaluate_tick(context)
-        self._cursor = result.cursor or self._cursor
-        if result.run_requests:
-            (request,) = result.run_requests
-            return request
-        return str(result.skip_message)
 
 
 def copy(shop: Shop) -> None:
@@ -385,6 +316,42 @@ def test_a_part_that_is_compared_while_the_table_is_copied_shows_nothing_of_the_
     monkeypatch.setattr(postgres, "verify", slow)
     (found,) = shop.verify(of_one_part(shop))
     assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
+
+
+def test_a_table_that_may_differ_is_orange_and_compared_at_once_and_copied_if_it_does(
+    shop: Shop,
+) -> None:
+    sensor = Sensor(shop)
+    sensor.evaluate()
+    shop.verify()
+    for script, state in (
+        ("vacuum full orders", "equal"),
+        (
+            "set session_replication_role = replica; truncate orders",
+            "different",
+        ),
+    ):
+        with connect(shop.url) as db:
+            for statement in script.split("; "):
+                db.execute(statement.encode())
+        sql(shop, "insert into orders values (7, 7); delete from orders where id = 7")
+        shop.run()
+        told = f"may differ since tick {status(shop).doubt_tick}, "
+        assert (shown(shop)[0], status(shop).state) == ("orange", "may differ")
+        assert told in shown(shop)[2]
+        assert told in metadata(shop)["pgque/verified"]
+        assert "pgque/copied_because" not in metadata(shop)
+        assert isinstance(sensor.evaluate(), dg.RunRequest)
+        (found,) = shop.verify()
+        assert (found.passed, status(shop).state) == (state == "equal", state)
+        assert isinstance(sensor.evaluate(), str), "once"
+    assert "rows differ, since its files were rewritten: extra {'id': 1}" in str(found.description)
+    assert "The next batch copies the table." in str(found.description)
+    shop.run()
+    assert str(metadata(shop)["pgque/copied_because"]).endswith("extra {'id': 1}")
+    assert isinstance(sensor.evaluate(), dg.RunRequest)
+    (found,) = shop.verify()
+    assert (found.passed, status(shop).state) == (True, "equal")
 
 
 @pytest.mark.parametrize("share", [0, -0.1, 1.1, float("nan"), "0.1", True])

@@ -45,7 +45,7 @@ def test_changes_under_other_names_of_columns_are_not_misread(
         "alter type color rename value 'red' to 'blue'",
     ],
 )
-def test_a_type_that_prints_values_otherwise_has_the_table_copied_again(
+def test_a_table_may_differ_after_a_type_within_its_types_prints_values_otherwise(
     replication: Replication, change: str
 ) -> None:
     replication.sql(
@@ -58,8 +58,8 @@ def test_a_type_that_prints_values_otherwise_has_the_table_copied_again(
     replication.catch_up()
     replication.sql(f"{change}; insert into t values (2)")
     replication.catch_up()
-    replication.check()
-    assert replication.verify().is_equal
+    assert any("may differ from its replica" in text for text in replication.copied)
+    assert replication.verify().differences == 1
 
 
 @pytest.mark.parametrize(
@@ -144,15 +144,16 @@ def test_a_hash_that_an_earlier_version_stored_stands_for_the_same_shape(
 
 
 def test_a_copy_says_what_was_altered(replication: Replication) -> None:
-    replication.sql("create type mood as enum ('sad'); create table t (id int primary key, a mood)")
+    replication.sql("create table t (id int primary key, a int)")
     replication.capture("public.t")
     replication.catch_up()
     replication.sql("alter table t add c int default 7; alter table t rename a to b")
-    replication.sql("alter type mood add value 'fine'; insert into t values (1)")
+    replication.sql("alter table t drop constraint t_pkey, add primary key (id)")
+    replication.sql("insert into t values (1)")
     (done,) = replication.catch_up()
     assert isinstance(done, Replicated)
     assert done.reason == (
-        "it was altered: type public.mood has other labels or attributes; column 2 b was a; "
+        "it was altered: it has another key, or a new one; column 2 b was a; "
         "column 3 c integer was added, old rows have 7"
     )
     assert done.reason in replication.copied[-1]

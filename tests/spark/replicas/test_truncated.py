@@ -1,6 +1,5 @@
 """A TRUNCATE is applied at its place among the changes, without a look at the table."""
 
-import psycopg
 import pytest
 
 from pgque_dagster.client.replicas.deletes import HARD, HISTORY, MARKS, Deletes
@@ -97,29 +96,6 @@ def test_a_table_without_a_key_loses_the_rows_from_before(replication: Replicati
     replication.catch_up()
     replication.check()
     assert replication.verify(log).is_equal
-
-
-@pytest.mark.parametrize(
-    "rewrite",
-    [
-        "vacuum full t",
-        "alter table t alter v type text using v || '!'",
-        "set session_replication_role = replica; truncate t",
-    ],
-)
-def test_other_files_without_a_truncate_have_the_table_copied(
-    replication: Replication, rewrite: str
-) -> None:
-    replication.sql(TABLE)
-    replication.capture("public.t")
-    replication.catch_up()
-    with psycopg.connect(replication.url, autocommit=True) as db:
-        for statement in rewrite.split("; "):
-            db.execute(statement.encode())
-    replication.sql("insert into t values (9, 'y')")
-    replication.catch_up()
-    replication.check()
-    assert "its files were rewritten" in replication.copied[-1]
 
 
 def test_a_rewrite_after_a_truncate_is_not_taken_for_it(replication: Replication) -> None:

@@ -317,6 +317,7 @@ class _Apply:
         source, last, rows, written = standing.source, standing.copied, 0, None
         altered = standing.altered
         resumed: Literal["changed", "copied"] | None = None
+        doubt = None
         is_truncated = TRUNCATE in work.later and work.reason is None
         if work.reason is not None and copy is not None:
             tick_id, snapshot = copy
@@ -346,10 +347,11 @@ class _Apply:
             # The table was altered again since the earlier attempt.
             forget(batch, source.name)
         else:
-            self._tables.note_shape(standing, kinds)
+            doubt = self._tables.note_shape(standing, kinds)
         return Replicated(
             *(source, table.location, None, rows, work.reason, written, table.added, resumed),
             is_truncated,
+            doubt,
         )
 
 
