@@ -109,7 +109,8 @@ def test_a_replica_is_shown_with_its_last_comparison(pgque: Pgque, client: Clien
 
 
 @pytest.mark.parametrize(
-    "state", ["different", "apart", "copying", "not verified", "to be copied", "held"]
+    "state",
+    ["different", "apart", "copying", "may differ", "not verified", "to be copied", "held"],
 )
 def test_each_problem_has_a_state_and_an_exit_code(
     pgque: Pgque, client: Client, state: str
@@ -122,6 +123,12 @@ def test_each_problem_has_a_state_and_an_exit_code(
         run(client, "select pgque.set_apart('orders', 'billing', 'public.t', 4, null, '1 of 3')")
         (short,) = json.loads(pgque("status", "--json").stdout)["replicas"]
         assert (short["state"], short["copying"]) == ("copying", "1 of 3")
+    elif state == "may differ":
+        run(
+            client,
+            "select pgque.set_replicated('orders', 'billing', 'public.t', copied, '', 'its files')"
+            " from pgque.replicated_tables('orders', 'billing')",
+        )
     elif state == "not verified":
         compared(client, 4, None, "it took too long")
     elif state == "to be copied":
@@ -140,10 +147,12 @@ def test_each_problem_has_a_state_and_an_exit_code(
         "different": "1 of 9 rows differ",
         "apart": "no right",
         "copying": "1 of 3",
+        "may differ": "its files",
         "not verified": "it took too long",
         "to be copied": None,
         "held": "batch held x",
     }
     assert row["reason"] == reasons[state]
-    assert done.exit_code == (0 if state in {"copying", "not verified", "to be copied"} else 3)
+    wrong = {"different", "apart", "held"}
+    assert done.exit_code == (3 if state in wrong else 0)
     assert (pgque("health").exit_code == 3) == (done.exit_code == 3)
