@@ -2856,15 +2856,16 @@ declare
     v_gone     text;
     v_written  text;
 begin
-    if tg_op = 'TRUNCATE' then
+    if format('%I.%I', tg_table_schema, tg_table_name) <> tg_argv[1] and pgque.has_left(c_table, tg_relid, tg_name) then
+        return null;  -- a partition that was detached, or one below it
+    elsif tg_op = 'TRUNCATE' then
         perform pgque.capture_truncate(tg_argv[0], tg_argv[1], tg_relid, tg_name, tg_when);
         return null;
     end if;
     -- Otherwise the name of a transition table could be somebody's view, whose code would run.
     if tg_level <> 'STATEMENT' or not exists (
         select from pg_trigger t
-        where t.tgrelid = tg_relid and t.tgname = tg_name
-          and (tg_op = 'INSERT' or t.tgoldtable = 'old_table')
+        where t.tgrelid = tg_relid and t.tgname = tg_name and (tg_op = 'INSERT' or t.tgoldtable = 'old_table')
           and (tg_op = 'DELETE' or t.tgnewtable = 'new_table')) then
         perform pgque.refuse_value('trigger "%s" was not made by capture()', tg_name,
                                    'Drop it, and call pgque.capture.');
@@ -2886,8 +2887,7 @@ begin
     else
         if tg_op <> 'INSERT' then
             -- It is unknown, and does not matter, which old row became which new row.
-            v_gone := format(c_events, 'delete', v_columns,
-                             concat('old_table o', pgque.capture_condition(tg_relid, v_key)));
+            v_gone := format(c_events, 'delete', v_columns, concat('old_table o', pgque.capture_condition(tg_relid, v_key)));
         end if;
         if tg_op <> 'DELETE' then
             v_written := format(c_events, lower(tg_op), v_columns, 'new_table');
@@ -2902,6 +2902,22 @@ begin
         perform set_config(c_depth, pg_trigger_depth()::text, true);
     end if;
     return null;
+end;
+$$;
+
+-- Returns whether a trigger of capture() was made for a partition, and the table that its relation belongs to
+-- now is another one: only the whole table has a trigger after TRUNCATE with the same arguments.
+create or replace function pgque.has_left(i_table oid, i_relid oid, i_trigger name)
+returns boolean
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
+begin
+    return exists (
+        select from pg_trigger t
+        join pg_trigger p on (p.tgrelid, p.tgfoid, p.tgargs) = (t.tgrelid, t.tgfoid, t.tgargs)
+             and p.tgtype & 34 = 34
+        where t.tgrelid = i_relid and t.tgname = i_trigger and not exists (
+            select from pg_trigger w
+            where (w.tgrelid, w.tgfoid, w.tgargs) = (i_table, t.tgfoid, t.tgargs) and w.tgtype & 34 = 32));
 end;
 $$;
 
@@ -3293,7 +3309,8 @@ begin
 end;
 $$;
 
--- Returns a table and all its partitions. pg_partition_tree() would lock them before the table itself.
+-- Returns a table and all its partitions, but for those that are being detached, which queries of the table
+-- leave out. pg_partition_tree() would lock them before the table itself.
 create or replace function pgque.capture_relations(i_table regclass)
 returns setof regclass
 language sql stable set search_path = pgque, pg_catalog, pg_temp
@@ -3304,6 +3321,7 @@ as $$
         select i.inhrelid::regclass
         from part p
         join pg_inherits i on i.inhparent = p.relation
+             and to_jsonb(i) ->> 'inhdetachpending' is distinct from 'true'
         join pg_class c on c.oid = i.inhrelid and c.relispartition
     )
     select relation from part;
@@ -3522,7 +3540,7 @@ $$;
 -- Which tables are captured (docs/capture.md).
 
 -- The tables that capture() sends to a queue, or to all queues, and what is wrong with each: changes that
--- it does not see, such as those of a new partition. problem is null if nothing is wrong.
+-- it does not see, such as those of a new partition. A partition that was detached sends none. problem is null if nothing is wrong.
 create or replace function pgque.captured_tables(
     i_queue text default null,
     out queue_name text, out table_name text, out key text[], out problem text)
@@ -3539,13 +3557,14 @@ as $$
                  with ordinality p (part, nr)
             where part <> '') a
         where t.tgfoid = 'pgque.capture_change()'::regprocedure and t.tgtype & 16 <> 0
+          and not pgque.has_left(coalesce(pg_partition_root(t.tgrelid), t.tgrelid), t.tgrelid, t.tgname)
     )
     select c.args[1], c.args[2], pgque.key_of_table(c.captured), case
         when pgque.capture_table(c.captured) <> c.args[2] and exists (
                  select from capturing w
                  where w.args = c.args and pgque.capture_table(w.captured) = c.args[2]) then
-            format('table %s sends its changes as %s too, since it was a partition of it or had its '
-                   'name: select pgque.uncapture(%1$L, %3$L)', pgque.capture_table(c.captured),
+            format('table %s sends its changes as %s too, since it had its name: '
+                   'select pgque.uncapture(%1$L, %3$L)', pgque.capture_table(c.captured),
                    c.args[2], c.args[1])
         when pgque.capture_table(c.captured) <> c.args[2] then
             format('it is named %s now: call pgque.capture again', pgque.capture_table(c.captured))
@@ -8041,12 +8060,10 @@ as $$
         'attached', (with recursive part as (
                          select i_table::oid as relation, '' as since
                          union all
-                         select i.inhrelid, concat_ws(' ', nullif(p.since, ''), i.xmin, (
-                                    select 'detaching' where to_jsonb(i) ->> 'inhdetachpending' = 'true'))
-                         from part p
-                         join pg_inherits i on i.inhparent = p.relation
-                         join pg_class c on c.oid = i.inhrelid and c.relispartition)
-                     select jsonb_object_agg(p.relation, p.since) from part p where p.since <> ''),
+                         select i.inhrelid, concat_ws(' ', nullif(p.since, ''), i.xmin)
+                         from part p join pg_inherits i on i.inhparent = p.relation)
+                     select jsonb_object_agg(p.relation, p.since)
+                     from pgque.capture_relations(i_table) r join part p on p.relation = r and p.since <> ''),
         'unused', (select jsonb_agg(c.oid::text)
                    from pgque.capture_relations(i_table) r
                    join pg_class c on c.oid = r
@@ -12132,7 +12149,7 @@ begin
             -- functions that they call.
             ('pgque_writer',
              'capture capture_change capture_columns capture_gap capture_relations capture_rows
-             capture_settings capture_table captured_name note_captured
+             capture_settings capture_table captured_name has_left note_captured
              captured_tables change_fragment change_type check_captured fill_fields
              check_change_key check_trigger describe_change jsontriga key_of_table
              logutriga publish_table read_arguments refuse_trigger relay_gap relayed_tables row_as_text

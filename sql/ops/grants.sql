@@ -45,7 +45,7 @@ begin
             -- functions that they call.
             ('pgque_writer',
              'capture capture_change capture_columns capture_gap capture_relations capture_rows
-             capture_settings capture_table captured_name note_captured
+             capture_settings capture_table captured_name has_left note_captured
              captured_tables change_fragment change_type check_captured fill_fields
              check_change_key check_trigger describe_change jsontriga key_of_table
              logutriga publish_table read_arguments refuse_trigger relay_gap relayed_tables row_as_text

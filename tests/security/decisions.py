@@ -32,7 +32,7 @@ send_batch send_idem snapshot_tick staging_table
 TRIGGERS = """
 fill_fields
 capture capture_columns capture_gap capture_relations capture_rows capture_settings capture_table
-captured_name note_captured captured_tables change_fragment change_type check_captured
+captured_name has_left note_captured captured_tables change_fragment change_type check_captured
 check_change_key check_trigger describe_change jsontriga key_of_table logutriga publish_table
 read_arguments refuse_trigger relay_gap relayed_tables row_as_text
 send_change source_columns split_row sqltriga table_columns table_facts

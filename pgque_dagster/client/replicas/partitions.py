@@ -63,8 +63,7 @@ class Partitions:
                 {oid: made for oid, made in triggers.items() if placed.get(oid) not in changed},
             )
 
-        # Queries leave out a partition that is being detached.
-        if kept(was) != kept(now) or any("detaching" in since for since in after.values()):
+        if kept(was) != kept(now):
             return None
         return Partitions(frozenset(changed & after.keys()), changed <= unused - before.keys())
 

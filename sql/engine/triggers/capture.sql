@@ -239,7 +239,8 @@ begin
 end;
 $$;
 
--- Returns a table and all its partitions. pg_partition_tree() would lock them before the table itself.
+-- Returns a table and all its partitions, but for those that are being detached, which queries of the table
+-- leave out. pg_partition_tree() would lock them before the table itself.
 create or replace function pgque.capture_relations(i_table regclass)
 returns setof regclass
 language sql stable set search_path = pgque, pg_catalog, pg_temp
@@ -250,6 +251,7 @@ as $$
         select i.inhrelid::regclass
         from part p
         join pg_inherits i on i.inhparent = p.relation
+             and to_jsonb(i) ->> 'inhdetachpending' is distinct from 'true'
         join pg_class c on c.oid = i.inhrelid and c.relispartition
     )
     select relation from part;

@@ -30,15 +30,16 @@ declare
     v_gone     text;
     v_written  text;
 begin
-    if tg_op = 'TRUNCATE' then
+    if format('%I.%I', tg_table_schema, tg_table_name) <> tg_argv[1] and pgque.has_left(c_table, tg_relid, tg_name) then
+        return null;  -- a partition that was detached, or one below it
+    elsif tg_op = 'TRUNCATE' then
         perform pgque.capture_truncate(tg_argv[0], tg_argv[1], tg_relid, tg_name, tg_when);
         return null;
     end if;
     -- Otherwise the name of a transition table could be somebody's view, whose code would run.
     if tg_level <> 'STATEMENT' or not exists (
         select from pg_trigger t
-        where t.tgrelid = tg_relid and t.tgname = tg_name
-          and (tg_op = 'INSERT' or t.tgoldtable = 'old_table')
+        where t.tgrelid = tg_relid and t.tgname = tg_name and (tg_op = 'INSERT' or t.tgoldtable = 'old_table')
           and (tg_op = 'DELETE' or t.tgnewtable = 'new_table')) then
         perform pgque.refuse_value('trigger "%s" was not made by capture()', tg_name,
                                    'Drop it, and call pgque.capture.');
@@ -60,8 +61,7 @@ begin
     else
         if tg_op <> 'INSERT' then
             -- It is unknown, and does not matter, which old row became which new row.
-            v_gone := format(c_events, 'delete', v_columns,
-                             concat('old_table o', pgque.capture_condition(tg_relid, v_key)));
+            v_gone := format(c_events, 'delete', v_columns, concat('old_table o', pgque.capture_condition(tg_relid, v_key)));
         end if;
         if tg_op <> 'DELETE' then
             v_written := format(c_events, lower(tg_op), v_columns, 'new_table');
@@ -76,6 +76,22 @@ begin
         perform set_config(c_depth, pg_trigger_depth()::text, true);
     end if;
     return null;
+end;
+$$;
+
+-- Returns whether a trigger of capture() was made for a partition, and the table that its relation belongs to
+-- now is another one: only the whole table has a trigger after TRUNCATE with the same arguments.
+create or replace function pgque.has_left(i_table oid, i_relid oid, i_trigger name)
+returns boolean
+language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
+begin
+    return exists (
+        select from pg_trigger t
+        join pg_trigger p on (p.tgrelid, p.tgfoid, p.tgargs) = (t.tgrelid, t.tgfoid, t.tgargs)
+             and p.tgtype & 34 = 34
+        where t.tgrelid = i_relid and t.tgname = i_trigger and not exists (
+            select from pg_trigger w
+            where (w.tgrelid, w.tgfoid, w.tgargs) = (i_table, t.tgfoid, t.tgargs) and w.tgtype & 34 = 32));
 end;
 $$;
 

@@ -1,7 +1,7 @@
 -- Which tables are captured (docs/capture.md).
 
 -- The tables that capture() sends to a queue, or to all queues, and what is wrong with each: changes that
--- it does not see, such as those of a new partition. problem is null if nothing is wrong.
+-- it does not see, such as those of a new partition. A partition that was detached sends none. problem is null if nothing is wrong.
 create or replace function pgque.captured_tables(
     i_queue text default null,
     out queue_name text, out table_name text, out key text[], out problem text)
@@ -18,13 +18,14 @@ as $$
                  with ordinality p (part, nr)
             where part <> '') a
         where t.tgfoid = 'pgque.capture_change()'::regprocedure and t.tgtype & 16 <> 0
+          and not pgque.has_left(coalesce(pg_partition_root(t.tgrelid), t.tgrelid), t.tgrelid, t.tgname)
     )
     select c.args[1], c.args[2], pgque.key_of_table(c.captured), case
         when pgque.capture_table(c.captured) <> c.args[2] and exists (
                  select from capturing w
                  where w.args = c.args and pgque.capture_table(w.captured) = c.args[2]) then
-            format('table %s sends its changes as %s too, since it was a partition of it or had its '
-                   'name: select pgque.uncapture(%1$L, %3$L)', pgque.capture_table(c.captured),
+            format('table %s sends its changes as %s too, since it had its name: '
+                   'select pgque.uncapture(%1$L, %3$L)', pgque.capture_table(c.captured),
                    c.args[2], c.args[1])
         when pgque.capture_table(c.captured) <> c.args[2] then
             format('it is named %s now: call pgque.capture again', pgque.capture_table(c.captured))

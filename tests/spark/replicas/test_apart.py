@@ -198,7 +198,6 @@ def test_a_right_that_is_revoked_and_granted(replication: Replication) -> None:
 @pytest.mark.parametrize(
     ("script", "way_out", "reason"),
     [
-        ("alter table b detach partition b2", "select pgque.uncapture('b2', 'changes')", "several"),
         ("alter table b rename to other", "alter table other rename to b", "no table public.b"),
         (
             "drop table b",

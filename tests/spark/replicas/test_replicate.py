@@ -335,11 +335,7 @@ def test_a_partition_that_was_detached_is_no_part_of_the_replica(replication: Re
     )
     replication.capture("public.t")
     replication.catch_up()
-    replication.sql("alter table t detach partition p2; insert into p2 values (12)")
-    replication.tick()
-    with pytest.raises(InvalidArgument, match="several tables"):
-        replication.run()
-    replication.sql("select pgque.uncapture('p2', 'changes')")
+    replication.sql("alter table t detach partition p2; insert into p2 values (2), (12)")
     replication.catch_up()
     replication.check()
 
