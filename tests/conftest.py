@@ -278,6 +278,8 @@ def spark() -> Iterator["SparkSession"]:
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.ui.showConsoleProgress", "false")
+        # Else each expression asks Java for the line that made it, half of what Python does for it.
+        .config("spark.python.sql.dataFrameDebugging.enabled", "false")
         .config("spark.python.daemon.module", "tests.support.spark.worker_daemon")
         .getOrCreate()
     )
