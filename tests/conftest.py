@@ -272,7 +272,8 @@ def spark() -> Iterator["SparkSession"]:
     """One Spark session for all tests."""
     from pyspark.sql import SparkSession
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PGQUE_TEST_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = str(ROOT / "programs" / "spark_python.sh")
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")

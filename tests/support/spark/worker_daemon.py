@@ -5,14 +5,9 @@ without tasks. Spark itself imports nothing before it forks, because imports may
 """
 
 import gc
-import sys
 from importlib import import_module
-from pathlib import Path
 
-# Spark puts archives before the installed code, which each task opens again: of the same code, not
-# compiled, and of Java classes.
-sys.path[:] = [place for place in sys.path if not Path(place).is_file()]
-sys.path_importer_cache.clear()
+from pyspark.daemon import manager
 
 for name in (
     "adbc_driver_postgresql.dbapi",
@@ -24,4 +19,4 @@ for name in (
 
 # Spark collects garbage after each task.
 gc.freeze()
-import_module("pyspark.daemon").manager()
+manager()
