@@ -59,7 +59,11 @@ create or replace function pgque.relayed_tables(
 returns setof record
 language sql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
-    select r.queue_name, l.prrelid::regclass, jsonb_build_object(l.oid, concat_ws(' ', p.xmin, l.xmin)),
+    -- Of a partition that is unlogged for a while, changes are missing.
+    select r.queue_name, l.prrelid::regclass,
+           jsonb_build_object('publication', concat_ws(' ', l.oid, p.xmin, l.xmin)) || coalesce((
+               select jsonb_object_agg(part::oid, pg_relation_filenode(part))
+               from pgque.capture_relations(l.prrelid) part where part <> l.prrelid), '{}'),
            coalesce(r.problem, case
         when not (p.pubinsert and p.pubupdate and p.pubdelete and p.pubtruncate) or p.pubviaroot
              or to_jsonb(p) ->> 'pubgencols' <> 's' or to_jsonb(l) ->> 'prqual' is not null
