@@ -224,3 +224,18 @@ def test_another_type_and_a_volatile_default_are_copied(replication: Replication
     assert FILES in str(done.reason)
     assert status(replication).doubt is None
     check(replication)
+
+
+@slow
+def test_a_partition_that_is_truncated_alone_loses_its_rows(replication: Replication) -> None:
+    replication.sql("create table t (id int primary key) partition by range (id)")
+    replication.sql("create table a partition of t for values from (1) to (10)")
+    replication.sql("create table b partition of t for values from (10) to (30)")
+    replication.sql("insert into t select generate_series(1, 20)")
+    replication.capture(T)
+    replication.catch_up()
+    run(replication, "delete from t where id = 12; truncate a; insert into t values (3)")
+    done = follow(replication)
+    assert (done.reason, done.doubt) == (None, FILES)
+    check(replication)
+    assert compare(replication).is_equal
