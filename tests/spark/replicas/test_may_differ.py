@@ -11,6 +11,7 @@ from pgque_dagster.client.replicas.deletes import HISTORY, SOFT, Deletes
 from pgque_dagster.client.replicas.outcome import Replicated
 from pgque_dagster.client.replicas.status import ReplicaStatus
 from pgque_dagster.client.replicas.verify import Verification, compare_and_record
+from tests.support.replicas.parts import copy_in_parts
 from tests.support.replicas.replication import QUEUE, Replication, with_columns_of
 
 T = "public.t"
@@ -239,3 +240,42 @@ def test_a_partition_that_is_truncated_alone_loses_its_rows(replication: Replica
     assert (done.reason, done.doubt) == (None, FILES)
     check(replication)
     assert compare(replication).is_equal
+
+
+@slow
+def test_a_large_table_that_differs_is_copied_in_parts(
+    replication: Replication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(replication)
+    more = "insert into t select n, repeat('x', 900), 'sad' from generate_series(100, 300) n"
+    run(replication, f"alter table t alter v set storage plain; {more}")
+    replication.catch_up()
+    copy_in_parts(monkeypatch)
+    assert alter(replication, RENAMED).reason is None
+    found = compare(replication, 0.34)
+    assert found.part and found.problem
+    for number in range(20):
+        run(replication, f"insert into t (id) values ({number + 1000})")
+        replication.tick()
+        replication.run()
+        if status(replication).is_copied:
+            break
+    assert number > 1
+    replication.catch_up()
+    begun = [text for text in replication.copied if text.startswith(f"copying {T} in parts")]
+    assert [text.endswith(f"rows differed: {found.problem}") for text in begun] == [True]
+    check(replication)
+    assert compare(replication, 0.34).is_equal
+    assert status(replication).state == "equal"
+
+
+@slow
+def test_a_shape_of_an_earlier_version_tells_nothing_of_labels(postgres: Replication) -> None:
+    begin(postgres)
+    postgres.sql(
+        "update pgque.replica_table set shape ="
+        """ (shape::jsonb - 'labels' - 'composites' || '{"types": {"mood": "x"}}')::text"""
+    )
+    why = "what its enums and composite types were is unknown"
+    assert alter(postgres, RENAMED).doubt == why
+    assert compare(postgres).differences
