@@ -218,6 +218,11 @@ def test_columns_and_labels_that_change_in_one_batch(replication: Replication) -
     check(replication)
 
 
+@pytest.mark.parametrize(
+    "replication",
+    ["postgres", *(pytest.param(lake, marks=slow) for lake in ("delta", "iceberg"))],
+    indirect=True,
+)
 def test_another_type_and_a_volatile_default_are_copied(replication: Replication) -> None:
     begin(replication)
     script = "alter table t alter v type text using v || '!', add r float default random()"
