@@ -228,12 +228,10 @@ def _of_table(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
 def _of_types(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     """Yields how enums and composite types were altered, unless no value prints otherwise."""
     labels, made = now["labels"], now["composites"]
-    if was.get("types"):  # An earlier version stored hashes.
-        yield "what its enums and composite types were is unknown"
-    for number, label in was.get("labels", {}).items():
+    for number, label in was["labels"].items():
         if labels.get(number, label) != label:
             yield f"label {label} of an enum is {labels[number]} now"
-    if any(made.get(number, parts) != parts for number, parts in was.get("composites", {}).items()):
+    if any(made.get(number, parts) != parts for number, parts in was["composites"].items()):
         yield "a composite type has other attributes"
 
 
