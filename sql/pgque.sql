@@ -3246,7 +3246,8 @@ begin
 end;
 $$;
 
--- Returns why statement triggers do not see all changes of a table; null if they do.
+-- Returns why a queue's capture does not see all changes of a table; null if it does. Without a
+-- queue, it is taken to be captured from the WAL.
 create or replace function pgque.capture_gap(i_table regclass, i_queue text)
 returns text
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
@@ -3265,7 +3266,8 @@ begin
          from pgque.capture_relations(i_table) r
          join pg_subscription_rel l on l.srrelid = r
          join pg_subscription s on s.oid = l.srsubid
-         where not exists (select from pgque.relays() q where q.queue_name = i_queue) limit 1));
+         where i_queue is not null
+           and not exists (select from pgque.relays() q where q.queue_name = i_queue) limit 1));
 end;
 $$;
 
