@@ -3397,7 +3397,8 @@ as $$
                    when s.wal_status = 'lost' then ' is lost: '
                        || coalesce(to_jsonb(s) ->> 'invalidation_reason', 'it held too much of the WAL')
                    when s.plugin <> 'pgoutput' or s.database <> current_database()
-                        or s.confirmed_flush_lsn > r.lsn
+                        -- What a relay has confirmed is not yet in an older snapshot.
+                        or s.confirmed_flush_lsn > r.lsn and not s.active
                        then ' is ahead of the queue: somebody else used or made it, or it is of a server '
                             'that failed' end end
     from pgque.relay r

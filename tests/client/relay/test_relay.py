@@ -194,6 +194,21 @@ def test_a_table_whose_changes_are_not_all_there_has_a_problem(
             table.tick()
 
 
+def test_what_a_relay_does_after_a_snapshot_is_no_problem_in_it(table: Source) -> None:
+    with connect(table.url) as other, table.relay() as relay:
+        relay.tick()
+        other.execute("begin isolation level repeatable read; select 1")
+        table.db.execute("insert into t values (1)")
+        relay.tick()
+        while value(
+            table.db,
+            "select s.confirmed_flush_lsn <> r.lsn from pgque.relays() r,"
+            " pg_replication_slots s where s.slot_name = r.slot",
+        ):
+            pass
+        assert value(other, "select problem from pgque.captured_tables('wal')") is None
+
+
 def test_tables_that_the_wal_does_not_tell_are_refused(source: Source) -> None:
     source.db.execute("create table d (id int primary key deferrable)")
     with refused("PQ005", "not deferrable"):
