@@ -11489,7 +11489,8 @@ left join lateral (
 left join lateral (
     select format('gets no new rows from subscription %s, because it is %s', s.subname,
                   case when not s.subenabled then 'disabled' when l.srsubstate = 'r' then
-                       'not running: see the server''s log' else 'still copying the table' end)
+                       'not running: see the server''s log' else 'still copying the table: if that '
+                       'lasts, see the server''s log' end)
            collate "default" as why  -- not that of names
     from pgque.capture_relations(to_regclass(c.table_name)) r
     join pg_subscription_rel l on l.srrelid = r
