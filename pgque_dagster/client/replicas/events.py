@@ -13,6 +13,7 @@ from .source import Readings
 # An event of a TRUNCATE, among those of rows.
 TRUNCATE = "truncate"
 UPDATE, DELETE = "update", "delete"
+ROWS = {"insert", UPDATE, DELETE}
 # Stands for the type of an event that is delivered again.
 REDELIVERED = "redelivered"
 _ROW = sql.SQL(

@@ -6,7 +6,7 @@ table has at the second one: docs/decisions/0018 has the proof.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -164,6 +164,16 @@ def from_clauses(session: Session, source: SourceTable, parts: Sequence[Part]) -
         f"{names[oid]} where ctid >= '({first},0)' and ctid < '({end},0)'"
         for oid, first, end in parts
     ]
+
+
+def rows_of_partitions(
+    session: Session, source: SourceTable, relations: Set[str]
+) -> list[str] | None:
+    """Returns FROM clauses with the rows of partitions; None if this role may not read these."""
+    extent, oids = Extent.of(session, source), {int(oid) for oid in relations}
+    if not oids <= extent.blocks.keys():
+        return None
+    return from_clauses(session, source, [part for part in extent.parts() if part[0] in oids])
 
 
 class PartedCopy(ABC):

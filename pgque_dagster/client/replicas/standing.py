@@ -86,6 +86,12 @@ class Standing:
         """How the table differs from what it was at its last copy."""
         return Altered.since(self.copied.shape, self.source) if self.copied else Altered()
 
+    def follows_partitions(self, reason: str | None) -> bool:
+        """Returns whether partitions are all that speaks for a copy, which has this reason."""
+        altered = self.altered
+        is_all = not (altered.why or altered.columns or altered.needs or altered.is_rewritten)
+        return bool(altered.partitions and self.source.key and is_all and reason == altered.reason)
+
     def needs_later(self, kinds: Set[str]) -> bool:
         """Returns whether the last copy lacks events that matter; `kinds` are the events' types."""
         return self.copied is not None and bool(kinds & {COPY, TRUNCATE} or self.unappended(kinds))

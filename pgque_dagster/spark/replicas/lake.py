@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
 from ...client.replicas.deletes import HARD, HISTORY, SOFT
+from ...client.replicas.outcome import Replicated
 from ...client.replicas.shape import Altered
 from ..batch import SparkBatch
 from ..reading.in_tasks import as_types
@@ -25,6 +26,8 @@ from .stored import ReplicaState, StoredReplica, Table
 
 # The maximum number of rows to repair; tasks and the driver hold their keys.
 _REPAIRED = 1_000_000
+# As for a batch.
+_CORRECTED = 10_000_000
 
 
 class LakeReplica(StoredReplica[Table]):
@@ -178,6 +181,32 @@ class LakeReplica(StoredReplica[Table]):
                 return None, 0, None
             output.publish()
         return output.version, output.changes, output.grew_by
+
+    def correct(
+        self, batch: SparkBatch, changes: DataFrame, copied: str, tick_id: int, state: ReplicaState
+    ) -> Replicated | None:
+        """Gives the replica the rows that its source has in a later snapshot, in one commit.
+
+        Args:
+            batch: the batch.
+            changes: all changes until the snapshot, as `net_changes` returns them.
+            copied: the snapshot.
+            tick_id: the tick of the snapshot.
+            state: the newest version of the replica.
+
+        Returns:
+            The outcome. None if the changes are too many.
+
+        Raises:
+            As for `overwrite`. InvalidArgument also if an earlier attempt publishes in between.
+        """
+        with self._staged(batch, changes, copied, tick_id, state) as output:
+            count = output.changes or 0
+            if count > _CORRECTED:
+                return None
+            output.publish()
+        added = output.grew_by
+        return Replicated(self.source, self.location, output.version, count, None, added=added)
 
     @contextmanager
     def _staged(

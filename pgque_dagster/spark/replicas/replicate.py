@@ -19,10 +19,10 @@ from ...client.plans import is_after, of_table, where
 from ...client.replicas.batch_tables import BatchTables
 from ...client.replicas.capture import COPY, check_deletes
 from ...client.replicas.deletes import HARD
-from ...client.replicas.events import TRUNCATE, after_truncate, read_as
+from ...client.replicas.events import ROWS, TRUNCATE, after_truncate, read_as
 from ...client.replicas.events import kinds as kinds_of
 from ...client.replicas.outcome import Apart, Copied, Replicated, acked, remember
-from ...client.replicas.parts import share_ends
+from ...client.replicas.parts import rows_of_partitions, share_ends
 from ...client.replicas.snapshot import Snapshot
 from ...client.replicas.source import SourceTable
 from ...client.replicas.spec import TableSpec
@@ -35,6 +35,7 @@ from .events import CHANGE_COLUMNS, fits_one_task, is_for, read_events
 from .formats import replica_of
 from .lake import LakeReplica
 from .location import LakeReplicas
+from .partitions import partition_changes
 from .parts import CopyInParts
 from .rows import rows_at
 from .source import DELETED, late_changes, net_changes
@@ -161,6 +162,8 @@ class _Apply:
             reason = reason or standing.altered.reason
         if copied is None or reason is not None:
             copy = _Copy(standing.mended(claim.session), replica, str(reason), state, foreign)
+            if is_new and (done := self._follow_partitions(copy, events)):
+                return done
             # A lock on the table blocks the reading of its size.
             if self._tables.copies_in_parts(source):
                 self._in_parts[name] = copy
@@ -194,6 +197,29 @@ class _Apply:
         there, tick_id = changes.where(f"not `{DELETED}`").drop(DELETED), self._claim.lease.tick_id
         version, rows = replica.overwrite(batch, there, copied.transactions, tick_id, None)
         return Replicated(source, location, version, rows, None, is_truncated=True)
+
+    def _follow_partitions(self, copy: _Copy, events: Sequence[Slice]) -> Replicated | None:
+        """Follows if only partitions came and went; returns None if the table must be copied."""
+        claim, replica, standing = self._claim, copy.replica, copy.standing
+        source, copied, partitions = standing.source, standing.copied, standing.altered.partitions
+        if not (partitions and copied and copy.state and standing.follows_partitions(copy.reason)):
+            return None
+        with Snapshot.of_tick(self._attempt.url, claim.queue) as (tick_id, snapshot):
+            later = where(self._tables.until(source.name, tick_id), is_for(claim.consumer))
+            events = (*events, *where(later, is_after(copied.transactions)))
+            new = rows_of_partitions(claim.session, source, partitions.new)
+            if new is None or kinds_of(claim.session, events).get(source.name, set()) - ROWS:
+                return None
+            claim.before_publishing(partial(standing.check_unchanged, claim.session))
+            stored = replica.live_rows(self._batch.spark, copy.state.version)
+            found = (self._batch, source, replica.deletes, stored, events, new, snapshot)
+            with partition_changes(*found) as changes:
+                now = snapshot.transactions
+                done = replica.correct(self._batch, changes, now, tick_id, copy.state)
+        if done is not None:
+            self._log(f"{source.name} follows: {partitions.told}")
+            remember(claim, source.name, Copied(now, source.shape))
+        return done
 
     def _copy(self, copy: _Copy) -> Replicated:
         """Copies a table in a snapshot that was taken after its shape was read."""

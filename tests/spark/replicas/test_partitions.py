@@ -1,15 +1,17 @@
-"""Partitions that come and go: a new empty one has nothing copied."""
+"""Partitions that come and go: only their rows are read, and of a new empty one nothing."""
 
 import pytest
 
+from pgque_dagster.client.replicas.deletes import Deletes
 from tests.support.replicas.parts import copy_in_parts, run, until_copied
-from tests.support.replicas.replication import Replication
+from tests.support.replicas.replication import Replication, with_columns_of
 
 TABLE = """
 create table t (id int primary key, v text) partition by range (id);
 create table p1 partition of t for values from (0) to (100);
 insert into t values (1, 'a'), (2, 'b');
 """
+P3 = "create table p3 partition of t for values from (200) to (300)"
 NEW = "create table p2 partition of t for values from (100) to (200)"
 
 
@@ -96,14 +98,91 @@ def test_a_partition_that_had_rows_lacks_none(
     assert table.verify().is_equal
 
 
-def test_a_partition_that_is_dropped_is_told_and_copied(table: Replication) -> None:
-    table.sql(f"{NEW}; insert into t values (150, 'a')")
+# Of a table with the partitions p1 and p2, in each of which rows were changed before.
+CAME_AND_WENT = slow(
+    f"drop table p2; {P3}; insert into t values (250, 'new')",
+    "alter table t detach partition p2; insert into p2 values (151, 'x'), (5, 'y')",
+    "alter table t detach partition p2; insert into p2 values (5, 'x'); update p2 set v = 'z';"
+    "drop table p2",
+    "alter table t detach partition p2; delete from p2 where id = 101; update p2 set v = 'out';"
+    "alter table t attach partition p2 for values from (100) to (200); update t set v = 'again'",
+    "begin; alter table t detach partition p2; insert into p2 values (102, 'in');"
+    "alter table t attach partition p2 for values from (100) to (200); commit",
+    "begin; insert into t values (103, 'in'); drop table p2; insert into t values (6, 'in');commit",
+    "begin; drop table p2; insert into t values (6, 'in'); rollback; delete from t where id = 101",
+    "begin; savepoint s; drop table p2; rollback to s; delete from p2; commit",
+    f"drop table p2; {NEW}; insert into t values (101, 'same name'), (104, 'x')",
+    f"drop table p2; {NEW.replace('p2', 'other')}; insert into other values (101, 'other name')",
+    "create table p3 (v text, id int not null);"
+    "insert into p3 values ('a', 250), ('b', 251), ('c', 252);"
+    "alter table t attach partition p3 for values from (200) to (300);"
+    "delete from t where id = 250; update p3 set v = 'd' where id = 251",
+    f"begin; {P3}; insert into p3 values (250, 'unseen'); commit; insert into t values (251, 'x')",
+    f"{P3}; insert into t values (250, 'seen'); delete from p3; insert into p3 values (251, 'x')",
+    "create table p3 partition of t for values from (200) to (300) partition by list (id);"
+    "create table p31 partition of p3 for values in (250); insert into p31 values (250, 'x');"
+    "create table p32 partition of p3 default; insert into t values (251, 'y')",
+    "create table p3 partition of t default; insert into p3 values (900, 'x'); drop table p2",
+    "drop table p2; truncate t; insert into t values (7, 'x')",
+    "drop table p2; alter table t add w int default 3; insert into t values (7, 'x', 4)",
+    "drop table p1, p2; create table p1 partition of t default",
+    "alter table t detach partition p2; alter table p2 rename to p9; alter table p1 rename to p2",
+    "drop table p2; vacuum full p1",
+)
+COPIED = ("truncate t", "alter table t add", "vacuum full")
+
+
+@pytest.mark.parametrize("script", CAME_AND_WENT)
+@pytest.mark.parametrize("batches", slow("one", "several", "late"))
+def test_partitions_that_come_and_go_have_only_their_rows_read(
+    table: Replication, script: str, batches: str
+) -> None:
+    came_and_went(table, script, batches)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", CAME_AND_WENT)
+@pytest.mark.parametrize("deletes", ["soft", "history"])
+def test_rows_of_partitions_that_are_gone_are_kept(
+    replication: Replication, script: str, deletes: Deletes
+) -> None:
+    replication.keep(deletes)
+    replication.sql(TABLE)
+    replication.capture("public.t")
+    replication.catch_up()
+    came_and_went(replication, script, "one")
+
+
+def came_and_went(table: Replication, script: str, batches: str) -> None:
+    """Executes a script among changes, and compares: in one batch, in several, or late."""
+    table.sql(f"{NEW}; insert into t values (100, 'a'), (101, 'b'), (4, 'd')")
     table.catch_up()
-    table.copied.clear()
-    table.sql("drop table p2")
+    is_copied = any(each in script for each in COPIED)
+    before, count = "update t set v = 'before' where id in (1, 101)", copies(table)
+    steps = [script] if "begin" in script else script.split(";")
+    for step in (before, *steps, "insert into t values (8, 'after'); delete from t where id = 2"):
+        table.sql(step)
+        if batches == "late":
+            table.tick()
+        if batches == "several":
+            table.catch_up()
+            check(table)
+    if batches == "late":
+        table.run()
+        table.sql("update t set v = 'later' where id in (1, 8)")
     table.catch_up()
-    table.check()
-    assert "partitions were created, attached, detached or dropped" in table.copied[0]
+    check(table)
+    table.sql("update t set v = 'end'; insert into t values (9, 'end'); delete from t where id = 4")
+    table.catch_up()
+    check(table)
+    assert table.verify().is_equal
+    assert copies(table) == count or is_copied
+
+
+def check(table: Replication) -> None:
+    assert with_columns_of(table.live("public.t"), table.source("public.t")) == table.source(
+        "public.t"
+    )
 
 
 def test_a_new_partition_during_a_copy_keeps_the_parts_that_are_done(

@@ -27,8 +27,9 @@ from ...read_batch import ReadBatch
 from ...rights import Connection
 from ..batch_tables import BatchTables
 from ..capture import check_deletes
-from ..deletes import HARD
-from ..events import TRUNCATE
+from ..deletes import HARD, SOFT
+from ..events import ROWS, TRUNCATE
+from ..events import kinds as kinds_of
 from ..outcome import (
     Apart,
     Copied,
@@ -39,15 +40,15 @@ from ..outcome import (
     remember_stored,
     stored_ticks,
 )
-from ..parts import share_ends
+from ..parts import rows_of_partitions, share_ends
 from ..snapshot import Snapshot
 from ..source import Readings, SourceTable
 from ..spec import TableSpec
 from ..standing import Log, Standing
 from .location import PostgresReplicas, connected_target, replica_of
 from .parts import CopyInParts, StagedCopy
-from .staging import stage_events, stage_rows, staged_kinds
-from .table import CHANGES, TargetTable, create_stages
+from .staging import pipe, stage_events, stage_rows, staged_kinds
+from .table import CHANGES, KEYS, TargetTable, create_stages
 
 
 def replicate(
@@ -122,6 +123,7 @@ class _Work:
     missed: tuple[Slice, ...] = ()
     readings: Readings | None = None
     events: tuple[Slice, ...] = ()
+    is_of_partitions: bool = False
     reason: str | None = None
     later: Set[str] = frozenset()
 
@@ -193,7 +195,8 @@ class _Apply:
         with ExitStack() as stack:
             copy = None
             if any(work.reason for work in rest.values()):
-                deletes = self._target.deletes
+                is_of_tick = any(work.is_of_partitions for work in rest.values())
+                deletes = SOFT if is_of_tick else self._target.deletes
                 copy = stack.enter_context(Snapshot.of_copy(session.url, batch.queue, deletes))
             for name, work in rest.items():
                 if not tables.has_failed(name):
@@ -285,7 +288,9 @@ class _Apply:
             mended = self._work(work.standing.mended(self._batch.session))
             work.standing, work.table = mended.standing, mended.table
             source, noted = work.standing.source, self._tables.copying_tick(name)
-            if self._tables.copies_in_parts(source):
+            is_only = work.standing.follows_partitions(work.reason)
+            work.is_of_partitions = is_only and not self._has_batch
+            if not work.is_of_partitions and self._tables.copies_in_parts(source):
                 self.in_parts[name] = parts = CopyInParts(
                     *(self._batch, self._there, self._target, work.table, source, work.reason),
                     *(noted, self._log),
@@ -310,6 +315,30 @@ class _Apply:
             return None
         return altered.reason if altered.needs else "somebody altered the replica"
 
+    def _follow_partitions(
+        self, work: _Work, tick_id: int | None, snapshot: Snapshot
+    ) -> int | None:
+        """Follows if partitions came and went; None if it cannot. Returns how many keys changed."""
+        standing, table, session = work.standing, work.table, self._batch.session
+        source, copied, partitions = standing.source, standing.copied, standing.altered.partitions
+        if not (work.is_of_partitions and tick_id and copied and partitions):
+            return None
+        later = self._tables.until(source.name, tick_id)
+        new = rows_of_partitions(session, source, partitions.new)
+        if new is None or kinds_of(session, (*work.events, *later)).get(source.name, set()) - ROWS:
+            return None
+        stage_events(session, self._there, later, [source], self._batch.consumer)
+        into, keys = table.stage_copy(), table.stage_keys(session)
+        with snapshot.connected(session.url) as here:
+            pipe(here, keys, self._there, KEYS)
+            for query in table.row_queries(session, new):
+                pipe(here, query, self._there, into)
+        with _refusing(table):
+            rows = table.correct(copied.transactions, snapshot.transactions, tick_id)
+        standing.check_unchanged(session)
+        self._log(f"{source.name} follows: {partitions.told}")
+        return rows
+
     def _apply(
         self, work: _Work, kinds: set[str], copy: tuple[int | None, Snapshot] | None
     ) -> Replicated:
@@ -319,7 +348,11 @@ class _Apply:
         resumed: Literal["changed", "copied"] | None = None
         doubt = None
         is_truncated = TRUNCATE in work.later and work.reason is None
-        if work.reason is not None and copy is not None:
+        followed = self._follow_partitions(work, *copy) if copy else None
+        if copy and followed is not None:
+            rows, work.reason = followed, None
+            last = Copied(copy[1].transactions, source.shape)
+        elif work.reason is not None and copy is not None:
             tick_id, snapshot = copy
             self._log(f"copying {source.name}: {work.reason}")
             StagedCopy(self._there, table).remove()  # It was larger.

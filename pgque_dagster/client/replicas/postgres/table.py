@@ -19,10 +19,11 @@ from ..events import TRUNCATE
 from ..snapshot import value_queries
 from .definition import TargetDefinition, listed
 
-# Temporary tables: events of a batch; their result; rows of a copy.
+# Temporary tables: events of a batch; their result; rows of a copy; all keys of the source.
 CHANGES = sql.Identifier("pg_temp", "pgque_change")
 ROWS = sql.Identifier("pg_temp", "pgque_row")
 COPIED = sql.Identifier("pg_temp", "pgque_copied")
+KEYS = sql.Identifier("pg_temp", "pgque_key")
 DELETED = sql.Identifier("__pgque_deleted")
 _CHANGE_COLUMNS = (
     "(ev_id bigint, ev_txid xid8, ev_retry integer, ev_type text, ev_extra1 text, ev_data text)"
@@ -79,11 +80,53 @@ class TargetTable(TargetDefinition):
         if not self._row_key:
             self.added = self._append(ROWS)
             return self.added
+        self._apply_rows(tick_id)
+        return count
+
+    def correct(self, copied: str, now: str, tick_id: int) -> int:
+        """Applies the staged events and copied rows, and deletes all rows without a staged key.
+
+        Args:
+            copied: the snapshot of the last copy.
+            now: that of the keys and rows.
+            tick_id: its tick.
+
+        Returns:
+            How many keys changed.
+        """
+        self._read_changes(copied)
+        names = {
+            "rows": ROWS,
+            "keys": KEYS,
+            "new": COPIED,
+            "gone": DELETED,
+            "table": self._table,
+        }
+        for step in (
+            "delete from {rows} s using {new} t where {same}",
+            "update {rows} s set {gone} = true"
+            " where not exists (select from {keys} t where {same})",
+            "insert into {rows} ({gone}, {columns}) select true, {columns} from {table} t"
+            " where {live} and not exists (select from {keys} s where {same})"
+            " and not exists (select from {rows} s where {same})",
+            "insert into {rows} ({gone}, {columns}) select false, {columns} from {new}",
+            "analyze {rows}",
+        ):
+            found = sql.SQL(step).format(
+                **names, same=self._matches("t", "s"), live=self._live(), columns=self._columns
+            )
+            self._db.execute(found)
+        self._apply_rows(tick_id)
+        self._set_mark(now)
+        ((count,),) = self._db.execute(sql.SQL("select count(*) from {}").format(ROWS)).fetchall()
+        return int(count)
+
+    def _apply_rows(self, tick_id: int) -> None:
+        """Applies the changes that were read."""
         gone = sql.SQL("exists (select from {} s where s.{} and {})")
         ended = self._end(gone.format(ROWS, DELETED, self._matches("t", "s")), tick_id)
         _, inserted = self._store(ROWS, tick_id)
         self.added = inserted - ended if self._deletes == HARD else None
-        return count
 
     @property
     def source(self) -> str:
@@ -106,6 +149,15 @@ class TargetTable(TargetDefinition):
             return self.stage_copy()
         self.create(self._table)
         return self._table
+
+    def stage_keys(self, session: Session) -> str:
+        """Creates a temporary table for all keys of the source. Returns the query for them."""
+        self._db.execute(sql.SQL("drop table if exists {}").format(KEYS))
+        key = listed(self._source.key)
+        create = sql.SQL("create temporary table {} on commit drop as select {} from {} limit 0")
+        self._db.execute(create.format(KEYS, key, self._table))
+        (query,) = self.row_queries(session, [self.source])
+        return f"select {key.as_string(None)} from ({query}) pgque_key"
 
     def stage_copy(self) -> sql.Identifier:
         """Creates a temporary table for the rows of a copy."""
