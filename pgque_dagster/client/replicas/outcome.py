@@ -117,10 +117,17 @@ def record_batch(batch: Batch, done: Sequence[Replicated | Apart]) -> None:
     batch.before_ack(lambda connection: connection.execute(query, values))
 
 
-def remember(batch: Batch, table: str, copied: Copied) -> None:
-    """Makes the ack of a batch record the last copy of a table."""
-    values = (batch.queue, batch.consumer, table, copied.transactions, copied.shape)
-    query = "select pgque.set_replicated(%s, %s, %s, %s::pg_snapshot, %s)"
+def remember(batch: Batch, table: str, copied: Copied, *, is_copy: bool = True) -> None:
+    """Makes the ack of a batch record the last copy of a table, or what counts as one.
+
+    If it was not read completely, rows that may differ still may.
+    """
+    place = (batch.queue, batch.consumer, table)
+    values = (*place, copied.transactions, copied.shape, is_copy, *place)
+    query = (
+        "select pgque.set_replicated(%s, %s, %s, %s::pg_snapshot, %s, case when not %s then"
+        " (select doubt from pgque.replicas(%s) where consumer_name = %s and table_name = %s) end)"
+    )
     batch.before_ack(lambda connection: connection.execute(query, values))
 
 

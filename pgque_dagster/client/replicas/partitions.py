@@ -60,7 +60,7 @@ class Partitions:
             files, triggers, placed = facts["files"], facts["triggers"], facts["placed"]
             return (
                 {oid: file for oid, file in files.items() if oid not in changed},
-                {oid: made for oid, made in triggers.items() if placed.get(oid, oid) not in changed},
+                {x: made for x, made in triggers.items() if placed.get(x, x) not in changed},
             )
 
         if kept(was) != kept(now):

@@ -89,8 +89,9 @@ class Standing:
     def follows_partitions(self, reason: str | None) -> bool:
         """Returns whether partitions are all that speaks for a copy, which has this reason."""
         altered = self.altered
-        is_all = not (altered.why or altered.columns or altered.needs or altered.is_rewritten)
-        return bool(altered.partitions and self.source.key and is_all and reason == altered.reason)
+        others = (altered.why, altered.doubts, altered.columns, altered.needs)
+        is_all = not (any(others) or altered.is_rewritten) and reason == altered.reason
+        return bool(altered.partitions and self.source.key and is_all)
 
     def needs_later(self, kinds: Set[str]) -> bool:
         """Returns whether the last copy lacks events that matter; `kinds` are the events' types."""

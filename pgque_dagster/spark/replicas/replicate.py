@@ -218,7 +218,7 @@ class _Apply:
                 done = replica.correct(self._batch, changes, now, tick_id, copy.state)
         if done is not None:
             self._log(f"{source.name} follows: {partitions.told}")
-            remember(claim, source.name, Copied(now, source.shape))
+            remember(claim, source.name, Copied(now, source.shape), is_copy=False)
         return done
 
     def _copy(self, copy: _Copy) -> Replicated:

@@ -121,10 +121,10 @@ class _Work:
     standing: Standing
     table: TargetTable
     missed: tuple[Slice, ...] = ()
-    readings: Readings | None = None
     events: tuple[Slice, ...] = ()
-    is_of_partitions: bool = False
+    readings: Readings | None = None
     reason: str | None = None
+    is_of_partitions: bool = False
     later: Set[str] = frozenset()
 
 
@@ -344,9 +344,8 @@ class _Apply:
     ) -> Replicated:
         standing, table, batch = work.standing, work.table, self._batch
         source, last, rows, written = standing.source, standing.copied, 0, None
-        altered = standing.altered
+        altered, doubt = standing.altered, None
         resumed: Literal["changed", "copied"] | None = None
-        doubt = None
         is_truncated = TRUNCATE in work.later and work.reason is None
         followed = self._follow_partitions(work, *copy) if copy else None
         if copy and followed is not None:
@@ -375,7 +374,7 @@ class _Apply:
                 apply = table.replace if is_truncated else table.apply
                 rows = apply(last.transactions, batch.lease.tick_id) if kinds else 0
         if last is not None and last != standing.copied:
-            remember(batch, source.name, last)
+            remember(batch, source.name, last, is_copy=work.reason is not None)
         elif self._has_batch and (altered.columns or altered.needs) and not table.has_columns:
             # The table was altered again since the earlier attempt.
             forget(batch, source.name)
@@ -383,8 +382,7 @@ class _Apply:
             doubt = self._tables.note_shape(standing, kinds)
         return Replicated(
             *(source, table.location, None, rows, work.reason, written, table.added, resumed),
-            is_truncated,
-            doubt,
+            *(is_truncated, doubt),
         )
 
 
