@@ -283,3 +283,36 @@ def test_a_shape_of_an_earlier_version_has_the_table_copied(postgres: Replicatio
     )
     assert "by an earlier version" in str(alter(postgres, RENAMED).reason)
     check(postgres)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "vacuum full p1; ",
+        pytest.param("alter type mood rename value 'sad' to 'gloomy'; ", marks=slow),
+    ],
+)
+def test_a_table_may_differ_still_after_a_partition_went(
+    replication: Replication, script: str
+) -> None:
+    replication.sql(
+        "create type mood as enum ('sad', 'fine');"
+        "create table t (id int primary key, m mood) partition by range (id);"
+        "create table p1 partition of t for values from (0) to (10);"
+        "create table p2 partition of t for values from (10) to (20);"
+        "insert into t values (1, 'sad'), (11, 'fine')"
+    )
+    replication.capture(T)
+    replication.catch_up()
+    run(replication, f"{script}insert into t values (2, 'fine')")
+    follow(replication)
+    why = status(replication).doubt
+    assert why
+
+    replication.copied.clear()
+    run(replication, "drop table p2; insert into t values (3, 'fine')")
+    follow(replication)
+
+    assert status(replication).doubt == why
+    assert not any("copying" in text for text in replication.copied)
+    assert [row["id"] for row in replication.live(T)] == [1, 2, 3]
