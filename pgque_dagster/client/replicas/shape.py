@@ -113,7 +113,11 @@ class Altered:
             },
             tuple(has[number]["name"] for number in _sorted(has) if number not in columns),
             {new["name"]: old["name"] for old, new in both if old["name"] != new["name"]},
-            tuple(new["name"] for old, new in both if old["type"] != new["type"]),
+            tuple(
+                new["name"]
+                for old, new in both
+                if old["type"] != new["type"] and new["name"] not in source.spec.exclude
+            ),
             tuple(
                 text
                 for number in _sorted(has.keys() | columns.keys())
