@@ -2,8 +2,11 @@
 
 import pytest
 
+from pgque_dagster.client import InvalidArgument
+from pgque_dagster.client.replicas.deletes import SOFT
 from pgque_dagster.client.replicas.spec import TableSpec
 from tests.support.replicas.replication import (
+    PostgresReplication,
     Replication,
 )
 
@@ -28,3 +31,14 @@ def test_an_excluded_column_gets_another_type(replication: Replication) -> None:
         str(dict(sorted(row.items()))) for row in rows
     )
     assert not any("copying" in message for message in replication.copied)
+
+
+@pytest.mark.slow
+def test_kept_values_that_are_no_values_of_the_new_type_are_named(
+    postgres: PostgresReplication,
+) -> None:
+    postgres.keep(SOFT)
+    prepare(postgres)
+    postgres.sql("alter table t drop b, add b int")
+    with pytest.raises(InvalidArgument, match="b is now of type integer, which cannot"):
+        postgres.catch_up()

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
+import psycopg
 from psycopg import sql
 
 from ...errors import InvalidArgument
@@ -285,7 +286,12 @@ class TargetDefinition:
                 "{column}::text is distinct from {column}::text::{now}::text::{was}::text"
             ).format(column=column, now=now, was=was)
         lossy = sql.SQL("select from {} where {} limit 1").format(self._table, is_lost)
-        if self._db.execute(lossy).rowcount:
+        try:
+            with self._db.transaction():
+                is_unfit = self._db.execute(lossy).rowcount > 0
+        except psycopg.DataError:
+            is_unfit = True
+        if is_unfit:
             raise unfit_type(name, *types)
         return sql.SQL("alter column {0} type {1} using {0}::text::{1}").format(column, now)
 
