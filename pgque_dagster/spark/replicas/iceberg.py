@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import pyarrow as pa
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.io.pyarrow import parquet_path_to_id_mapping, pyarrow_to_schema
 from pyiceberg.manifest import DataFile as Entry
@@ -264,7 +265,7 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
             return self.files, []
         entries = entries_of(change.table_metadata, self.adopted)
         tasks = [FileScanTask(entry) for entry in entries]
-        files, deletes, gone = self._delete(state, tasks, self.gone, self._schema)
+        files, deletes, gone = self._delete(state, tasks, self.gone, self._schema, self.arrow)
         kept = (task.file for task in tasks if task.file.file_path not in gone)
         return files, [*kept, *deletes]
 
@@ -277,7 +278,9 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
             found = find_positions(batch.spark, self.storage, searched(state, tasks), keys)
         if self._replica.deletes == HARD:
             self.grew_by = self.rows - sum(map(len, found.values()))
-        return self._delete(state, tasks, found, stored_columns(state))
+        # Kept columns have ids, too.
+        arrow = stored_schema(state.schema().as_arrow())
+        return self._delete(state, tasks, found, stored_columns(state), arrow)
 
     def _delete(
         self,
@@ -285,6 +288,7 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
         tasks: list[FileScanTask],
         found: Mapping[str, BitMap64],
         columns: t.StructType,
+        arrow: pa.Schema | None,
     ) -> tuple[list[DataFile], list[Entry], set[str]]:
         """Deletes rows of files. Returns new files, new deletes, and files to remove."""
         if self._replica.merge_on_read or not found:
@@ -295,7 +299,7 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
         new = [ListedFile(file.path, file.size) for file in self.files]
         rows = read_table_files(batch.spark, self.storage, [*touched, *new], columns)
         with self.in_tasks(batch):
-            files = write_files(rows, self.storage, self.folder, arrow=self.arrow)
+            files = write_files(rows, self.storage, self.folder, arrow=arrow)
         self.for_state = [file.path for file in files]
         return files, [], {root + path for path in found}
 

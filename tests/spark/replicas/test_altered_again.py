@@ -1,11 +1,14 @@
 """Columns that are altered and altered back, also where the replica was set back in between."""
 
+from dataclasses import replace
+
 import pytest
 
 from pgque_dagster.client import InvalidArgument
-from pgque_dagster.client.replicas.deletes import SOFT
+from pgque_dagster.client.replicas.deletes import HISTORY, SOFT, Deletes
 from pgque_dagster.client.replicas.spec import TableSpec
 from tests.support.replicas.replication import (
+    IcebergReplication,
     PostgresReplication,
     Replication,
 )
@@ -42,3 +45,18 @@ def test_kept_values_that_are_no_values_of_the_new_type_are_named(
     postgres.sql("alter table t drop b, add b int")
     with pytest.raises(InvalidArgument, match="b is now of type integer, which cannot"):
         postgres.catch_up()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deletes", [SOFT, HISTORY])
+def test_files_that_are_replaced_keep_the_values_of_dropped_columns(
+    iceberg: IcebergReplication, deletes: Deletes
+) -> None:
+    iceberg.target = replace(iceberg.target, deletes=deletes, merge_on_read=False)
+    prepare(iceberg)
+    iceberg.sql("alter table t drop b; delete from t where id = 1")
+    iceberg.catch_up()
+    iceberg.sql("update t set a = 'new' where id = 2")
+    iceberg.catch_up()
+    found = {(row["id"], row["b"]) for row in iceberg.replica(T)}
+    assert {(3, "b3"), (4, "b4"), (5, "b5"), (2, None)} <= found
