@@ -44,8 +44,9 @@ from ..sinks.iceberg.deletes import unneeded, without
 from ..sinks.iceberg.sink import IcebergSink
 from ..sinks.iceberg.snapshot import check_version, commit_snapshot
 from ..sinks.iceberg.table_files import (
-    FILES_SINCE,
+    files_since,
     iceberg_columns,
+    is_set_back,
     planned,
     root_of,
     searched,
@@ -100,7 +101,8 @@ class IcebergReplica(LakeReplica[Table]):
             except NoSuchTableError:
                 return None
         self.check(table.properties)
-        fits, newest = self.fits(stored_columns(table)), table.metadata.current_snapshot_id
+        fits = self.fits(stored_columns(table)) and not is_set_back(table)
+        newest = table.metadata.current_snapshot_id
         return newest if fits else None, *self.last_change(table)
 
     def last_change(self, table: Table) -> tuple[int | None, dict[str, Any] | None]:
@@ -205,8 +207,7 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
     ) -> None:
         """Commits other columns, with copies in place of files."""
         transaction, tasks = change.prepared
-        schema_id = transaction.table_metadata.current_schema_id
-        since = {FILES_SINCE: str(schema_id)} if tasks else {}
+        since = files_since(state, transaction.table_metadata) if tasks else {}
         transaction.set_properties({**properties_with(record, state.metadata), **since})
         wanted, gone = transaction.table_metadata, {task.file.file_path for task in tasks}
         same = {} if tasks else {"operation": Operation.REPLACE.value}
@@ -312,5 +313,5 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
                 update.delete_column(name)
         with change.update_schema() as update:
             update.union_by_name(self._columns)
-        if wanted != found:
-            change.set_properties({FILES_SINCE: str(change.table_metadata.current_schema_id)})
+        if wanted != found or is_set_back(state):
+            change.set_properties(files_since(state, change.table_metadata))

@@ -170,7 +170,7 @@ class IcebergSink(TableSink):
         """
         with self.opened(url) as table:
             tasks = planned(table, version)
-        if problem := why_unreadable(table, tasks):
+        if problem := why_unreadable(table, tasks, version):
             raise InvalidArgument(
                 f"{self.name} has {problem}",
                 "Read it with pyiceberg, or with Spark and the jar of Iceberg.",

@@ -10,6 +10,7 @@ from pyiceberg.manifest import DataFile as Entry
 from pyiceberg.manifest import FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import (
     FixedType,
     IntegerType,
@@ -31,7 +32,7 @@ from ..files.storage import Storage
 from .catalog import file_options
 from .deletes import ListedDeletes
 
-# The property that names the schema since which columns count.
+# The property that `files_since` returns: since when columns count.
 FILES_SINCE = "pgque.schema"
 # Arrow compares the values of these as Iceberg's statistics do.
 _BOUNDED = (IntegerType, LongType, StringType)
@@ -120,11 +121,12 @@ def foreign_types(table: Table) -> list[str]:
     return [f"type {kind} of {name}" for name, kind in kinds.items() if isinstance(kind, foreign)]
 
 
-def why_unreadable(table: Table, tasks: Sequence[FileScanTask]) -> str | None:
-    """Returns what a reader of only the files would read wrongly, or None.
+def why_unreadable(
+    table: Table, tasks: Sequence[FileScanTask], snapshot_id: int | None = None
+) -> str | None:
+    """Returns what a reader of only the files of a snapshot would read wrongly, or None.
 
-    Columns count from the schema on that the property `FILES_SINCE` of the table names: all older
-    files were replaced.
+    The names of columns count since a commit replaced all files, if the table has that commit.
     """
     root = root_of(table)
     files = (file for task in tasks for file in (task.file, *task.delete_files))
@@ -136,11 +138,11 @@ def why_unreadable(table: Table, tasks: Sequence[FileScanTask]) -> str | None:
     # In older files, these have another name, or another column has their name.
     now = _ids(table.schema())
     names = {number: name for name, number in now.items()}
-    since = int(table.properties.get(FILES_SINCE, 0))
+    since, last, _ = (-1, -1, 0) if is_set_back(table, snapshot_id) else _since(table)
     ever = [
         pair
         for number, schema in table.schemas().items()
-        if number >= since
+        if number == since or number > last
         for pair in _ids(schema).items()
     ]
     renamed = {names[number] for name, number in ever if names.get(number, name) != name}
@@ -148,6 +150,33 @@ def why_unreadable(table: Table, tasks: Sequence[FileScanTask]) -> str | None:
     if changed := sorted(renamed | reused):
         return f"columns that were renamed, or dropped and added again: {', '.join(changed)}"
     return None
+
+
+def files_since(state: Table, wanted: TableMetadata) -> dict[str, str]:
+    """Returns the property to set with a commit that replaces all files.
+
+    It has the commit's schema, the newest schema, because earlier ones are used again, and the
+    number of the commit.
+    """
+    found = wanted.current_schema_id, max(x.schema_id for x in wanted.schemas)
+    return {FILES_SINCE: ",".join(map(str, (*found, state.metadata.next_sequence_number())))}
+
+
+def is_set_back(table: Table, snapshot_id: int | None = None) -> bool:
+    """Returns whether a snapshot, by default the current one, was before all files were replaced.
+
+    The current one is if somebody set the table back.
+    """
+    found = table.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
+    snapshot, (_, _, commit) = found or table.current_snapshot(), _since(table)
+    return snapshot is not None and (snapshot.sequence_number or 0) < commit
+
+
+def _since(table: Table) -> tuple[int, int, int]:
+    # Earlier versions set only the schema, after which there were newer ones.
+    schema, *rest = map(int, table.properties.get(FILES_SINCE, "-1").split(","))
+    last, commit = rest or (schema, 0)
+    return schema, last, commit
 
 
 def storage_of(table: Table, storage: Storage) -> Storage:
