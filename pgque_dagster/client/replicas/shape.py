@@ -285,6 +285,8 @@ def _told(
             yield f"{told} was {old['name']}"
         if old["type"] != new["type"]:
             yield f"{told} is {new['type']} and was {old['type']}"
+        if old.get("comment") != new.get("comment"):
+            yield f"{told} has another comment"
 
 
 def _is_touched(number: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> bool:

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -91,7 +92,9 @@ def new_columns(
     kept = {now.get(x.name, x.name): x for x in stored if x.name not in dropped}
     added = [wanted[name] for name in altered.added if name in wanted]
     fields = [
-        t.StructField(name, wanted.get(name, x).dataType, metadata=x.metadata)
+        t.StructField(
+            name, wanted.get(name, x).dataType, metadata=_with_comment(x, wanted.get(name))
+        )
         for name, x in kept.items()
     ]
     schema, names = t.StructType([*fields, *added]), {name: x.name for name, x in kept.items()}
@@ -109,6 +112,14 @@ def new_columns(
         return None
     mark = end_mark(replica.deletes)
     return NewColumns(schema, names, frozenset(dropped), frozenset(retyped), values, mark)
+
+
+def _with_comment(stored: t.StructField, wanted: t.StructField | None) -> dict[str, Any]:
+    """Returns the metadata of a stored column with the comment that the source's column has."""
+    if wanted is None:
+        return stored.metadata
+    others = {key: value for key, value in stored.metadata.items() if key != "comment"}
+    return {**others, **wanted.metadata}
 
 
 def _value(column: t.StructField, text: str | None) -> pa.Array:

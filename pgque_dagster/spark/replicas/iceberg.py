@@ -191,6 +191,10 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
                 kind = columns.schema[name].dataType
                 assert isinstance(kind, t.DecimalType)
                 update.update_column(columns.names[name], DecimalType(kind.precision, kind.scale))
+            for column in self._replica.columns():
+                was, comment = columns.names.get(column.name), column.metadata.get("comment") or ""
+                if was and comment != (state.schema().find_field(was).doc or ""):
+                    update.update_column(was, doc=comment)
             for name, was in columns.renamed.items():
                 update.rename_column(was, name)
         if columns.added:

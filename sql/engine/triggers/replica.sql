@@ -243,9 +243,9 @@ as $$
 $$;
 
 -- What happens to a table that its triggers do not report, as facts of the catalog: its columns by number,
--- with the underlying types of domains, and the transactions that wrote their definitions last; what
--- PostgreSQL reads in a column that a row lacks, as the JSON of events; whether partitions have the columns
--- in another order; the key; the relations with their files, which TRUNCATE and VACUUM FULL also replace;
+-- with comments and the underlying types of domains, and the transactions that wrote their definitions
+-- last; what PostgreSQL reads in a column that a row lacks, as the JSON of events; whether partitions have
+-- the columns in another order; the key; the relations with their files, which TRUNCATE and VACUUM FULL also replace;
 -- the transactions that attached each partition, and those above it; the partitions that nothing was ever
 -- written to; the triggers of capture() into this queue, with their relations, or the publication; the labels
 -- of enums and the attributes of composite types in its values. Null if there is no such table.
@@ -281,15 +281,15 @@ as $$
           and starts_with(t.tgname, 'pgque_capture_' || left(md5(i_queue), 12))
     )
     select jsonb_build_object(
-        'columns', (select jsonb_object_agg(a.attnum, jsonb_build_object(
-                        'name', a.attname, 'type', (
+        'columns', (select jsonb_object_agg(a.attnum, jsonb_strip_nulls(jsonb_build_object(
+                        'name', a.attname, 'comment', col_description(i_table, a.attnum), 'type', (
                             with recursive base as (
                                 select a.atttypid as type, a.atttypmod as modifier
                                 union all
                                 select t.typbasetype, t.typtypmod
                                 from base b join pg_type t on t.oid = b.type and t.typtype = 'd')
                             select format_type(b.type, b.modifier)
-                            from base b join pg_type t on t.oid = b.type and t.typtype <> 'd')))
+                            from base b join pg_type t on t.oid = b.type and t.typtype <> 'd'))))
                     from attribute a where not a.attisdropped and a.attgenerated <> 'v'),
         'writers', (select jsonb_object_agg(a.attnum, a.writer) from attribute a),
         'missing', (select jsonb_object_agg(m.attnum, m.found)

@@ -291,13 +291,6 @@ def test_a_replica_whose_columns_somebody_changed_is_copied_again(
     assert len(iceberg.copied) == 2
 
 
-def test_comments_of_columns_are_those_of_the_source(iceberg: IcebergReplication) -> None:
-    iceberg.sql("create table t (id int primary key); comment on column t.id is 'a number'")
-    iceberg.capture("public.t")
-    iceberg.catch_up()
-    assert iceberg.table("public.t").schema().find_field("id").doc == "a number"
-
-
 @IN_DELTA
 def test_a_copy_that_a_stale_attempt_publishes_late_is_not_built_upon(
     lake: LakeReplication, monkeypatch: pytest.MonkeyPatch
