@@ -65,7 +65,9 @@ class Partitions:
 
         if kept(was) != kept(now):
             return None
-        return Partitions(frozenset(changed & after.keys()), changed <= unused - before.keys())
+        # One that is being detached has no rows, but a transaction may write to it still.
+        new = frozenset(changed & now["files"].keys())
+        return Partitions(new, changed <= unused - before.keys())
 
     @property
     def told(self) -> str:

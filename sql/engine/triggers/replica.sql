@@ -313,10 +313,10 @@ as $$
         'attached', (with recursive part as (
                          select i_table::oid as relation, '' as since
                          union all
-                         select i.inhrelid, concat_ws(' ', nullif(p.since, ''), i.xmin)
+                         select i.inhrelid, concat_ws(' ', nullif(p.since, ''), i.xmin, (
+                                    select 'detaching' where to_jsonb(i) ->> 'inhdetachpending' = 'true'))
                          from part p join pg_inherits i on i.inhparent = p.relation)
-                     select jsonb_object_agg(p.relation, p.since)
-                     from pgque.capture_relations(i_table) r join part p on p.relation = r and p.since <> ''),
+                     select jsonb_object_agg(p.relation, p.since) from part p where p.since <> ''),
         'unused', (select jsonb_agg(c.oid::text)
                    from pgque.capture_relations(i_table) r
                    join pg_class c on c.oid = r

@@ -1,5 +1,6 @@
 """Partitions that come and go: only their rows are read, and of a new empty one nothing."""
 
+import psycopg
 import pytest
 
 from pgque_dagster.client.replicas.deletes import Deletes
@@ -201,3 +202,26 @@ def test_a_new_partition_during_a_copy_keeps_the_parts_that_are_done(
     assert copies(replication) == 1
     replication.check()
     assert replication.verify().is_equal
+
+
+def test_late_changes_of_a_partition_that_is_being_detached_are_gone_with_it(
+    table: Replication,
+) -> None:
+    table.sql(f"{NEW}; insert into t values (101, 'a')")
+    table.catch_up()
+    with table.connect() as writer, table.connect() as db:
+        # It sees the partition until its end.
+        writer.execute("begin isolation level repeatable read; select from t")
+        db.execute("set lock_timeout = '100ms'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            db.execute("alter table t detach partition p2 concurrently")
+        table.catch_up()
+        check(table)
+        writer.execute("insert into t values (105, 'late'); update t set v = 'late'; commit")
+        table.sql("insert into p2 values (106, 'direct')")
+        table.catch_up()
+        db.execute("alter table t detach partition p2 finalize")
+    table.catch_up()
+    check(table)
+    assert table.verify().is_equal
+    assert copies(table) == 1
