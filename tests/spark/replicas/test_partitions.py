@@ -5,7 +5,11 @@ import pytest
 
 from pgque_dagster.client.replicas.deletes import Deletes
 from tests.support.replicas.parts import copy_in_parts, run, until_copied
-from tests.support.replicas.replication import Replication, with_columns_of
+from tests.support.replicas.replication import (
+    PostgresReplication,
+    Replication,
+    with_columns_of,
+)
 
 TABLE = """
 create table t (id int primary key, v text) partition by range (id);
@@ -225,3 +229,15 @@ def test_late_changes_of_a_partition_that_is_being_detached_are_gone_with_it(
     check(table)
     assert table.verify().is_equal
     assert copies(table) == 1
+
+
+def test_a_replica_that_somebody_altered_is_copied_when_a_partition_goes(
+    postgres: PostgresReplication,
+) -> None:
+    postgres.sql(f"{TABLE} {NEW}; insert into t values (101, 'a')")
+    postgres.capture("public.t")
+    postgres.catch_up()
+    postgres.there("alter table t drop column v")
+    postgres.sql("drop table p2; insert into t values (5, 'e')")
+    postgres.catch_up()
+    postgres.check()

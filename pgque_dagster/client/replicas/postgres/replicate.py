@@ -288,7 +288,7 @@ class _Apply:
             mended = self._work(work.standing.mended(self._batch.session))
             work.standing, work.table = mended.standing, mended.table
             source, noted = work.standing.source, self._tables.copying_tick(name)
-            is_only = work.standing.follows_partitions(work.reason)
+            is_only = work.standing.follows_partitions(work.reason) and work.table.fits
             work.is_of_partitions = is_only and not self._has_batch
             if not work.is_of_partitions and self._tables.copies_in_parts(source):
                 self.in_parts[name] = parts = CopyInParts(
