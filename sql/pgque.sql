@@ -3070,12 +3070,12 @@ $$;
 
 -- Makes statement triggers on a table and its partitions, which send each change to a queue from the
 -- commit of this transaction on. Called again, it adds new partitions, follows a new name of the table,
--- and leaves triggers that are right as they are, without a lock. Returns how many tables have the triggers.
--- The role needs pgque_writer and the right to create triggers on the table. With i_append, the table has no key, because rows are only inserted: an update
--- becomes deletes of all old rows and updates of all new ones. It waits for writers of the table for at
--- most a second, ten times. If a relay captures for the queue, it adds the table to the publication instead.
--- The insert of no row makes drop_queue() wait for this transaction, and then
--- see the triggers.
+-- and leaves triggers that are right as they are, without a lock. Returns how many tables have the
+-- triggers. The role needs pgque_writer and the right to create triggers on the table. With i_append, the
+-- table has no key, because rows are only inserted: an update becomes deletes of all old rows and updates
+-- of all new ones. It waits for writers of the table for at most a second, ten times. If a relay captures
+-- for the queue, it adds the table to the publication instead. The insert of no row makes drop_queue()
+-- wait for this transaction, and then see the triggers.
 -- locks: the tables (SHARE ROW EXCLUSIVE). writes: their triggers.
 create or replace function pgque.capture(
     i_table regclass, i_queue text, i_append boolean default false)
@@ -3547,7 +3547,8 @@ $$;
 -- Which tables are captured (docs/capture.md).
 
 -- The tables that capture() sends to a queue, or to all queues, and what is wrong with each: changes that
--- it does not see, such as those of a new partition. A partition that was detached sends none. problem is null if nothing is wrong.
+-- it does not see, such as those of a new partition. A partition that was detached sends none. problem is
+-- null if nothing is wrong.
 create or replace function pgque.captured_tables(
     i_queue text default null,
     out queue_name text, out table_name text, out key text[], out problem text)
@@ -7999,10 +8000,11 @@ $$;
 -- What happens to a table that its triggers do not report, as facts of the catalog: its columns by number,
 -- with comments and the underlying types of domains, and the transactions that wrote their definitions
 -- last; what PostgreSQL reads in a column that a row lacks, as the JSON of events; whether partitions have
--- the columns in another order; the key; the relations with their files, which TRUNCATE and VACUUM FULL also replace;
--- the transactions that attached each partition, and those above it; the partitions that nothing was ever
--- written to; the triggers of capture() into this queue, with their relations, or the publication; the labels
--- of enums and the attributes of composite types in its values. Null if there is no such table.
+-- the columns in another order; the key; the relations with their files, which TRUNCATE and VACUUM FULL
+-- also replace; the transactions that attached each partition, and those above it; the partitions that
+-- nothing was ever written to; the triggers of capture() into this queue, with their relations, or the
+-- publication; the labels of enums and the attributes of composite types in its values. Null if there is
+-- no such table.
 create or replace function pgque.table_facts(i_table regclass, i_queue text)
 returns jsonb
 language sql stable set search_path = pgque, pg_catalog, pg_temp set bytea_output = 'hex'

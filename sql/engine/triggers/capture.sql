@@ -1,11 +1,11 @@
 -- Makes statement triggers on a table and its partitions, which send each change to a queue from the
 -- commit of this transaction on. Called again, it adds new partitions, follows a new name of the table,
--- and leaves triggers that are right as they are, without a lock. Returns how many tables have the triggers.
--- The role needs pgque_writer and the right to create triggers on the table. With i_append, the table has no key, because rows are only inserted: an update
--- becomes deletes of all old rows and updates of all new ones. It waits for writers of the table for at
--- most a second, ten times. If a relay captures for the queue, it adds the table to the publication instead.
--- The insert of no row makes drop_queue() wait for this transaction, and then
--- see the triggers.
+-- and leaves triggers that are right as they are, without a lock. Returns how many tables have the
+-- triggers. The role needs pgque_writer and the right to create triggers on the table. With i_append, the
+-- table has no key, because rows are only inserted: an update becomes deletes of all old rows and updates
+-- of all new ones. It waits for writers of the table for at most a second, ten times. If a relay captures
+-- for the queue, it adds the table to the publication instead. The insert of no row makes drop_queue()
+-- wait for this transaction, and then see the triggers.
 -- locks: the tables (SHARE ROW EXCLUSIVE). writes: their triggers.
 create or replace function pgque.capture(
     i_table regclass, i_queue text, i_append boolean default false)

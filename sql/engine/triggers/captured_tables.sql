@@ -1,7 +1,8 @@
 -- Which tables are captured (docs/capture.md).
 
 -- The tables that capture() sends to a queue, or to all queues, and what is wrong with each: changes that
--- it does not see, such as those of a new partition. A partition that was detached sends none. problem is null if nothing is wrong.
+-- it does not see, such as those of a new partition. A partition that was detached sends none. problem is
+-- null if nothing is wrong.
 create or replace function pgque.captured_tables(
     i_queue text default null,
     out queue_name text, out table_name text, out key text[], out problem text)

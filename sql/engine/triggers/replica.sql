@@ -245,10 +245,11 @@ $$;
 -- What happens to a table that its triggers do not report, as facts of the catalog: its columns by number,
 -- with comments and the underlying types of domains, and the transactions that wrote their definitions
 -- last; what PostgreSQL reads in a column that a row lacks, as the JSON of events; whether partitions have
--- the columns in another order; the key; the relations with their files, which TRUNCATE and VACUUM FULL also replace;
--- the transactions that attached each partition, and those above it; the partitions that nothing was ever
--- written to; the triggers of capture() into this queue, with their relations, or the publication; the labels
--- of enums and the attributes of composite types in its values. Null if there is no such table.
+-- the columns in another order; the key; the relations with their files, which TRUNCATE and VACUUM FULL
+-- also replace; the transactions that attached each partition, and those above it; the partitions that
+-- nothing was ever written to; the triggers of capture() into this queue, with their relations, or the
+-- publication; the labels of enums and the attributes of composite types in its values. Null if there is
+-- no such table.
 create or replace function pgque.table_facts(i_table regclass, i_queue text)
 returns jsonb
 language sql stable set search_path = pgque, pg_catalog, pg_temp set bytea_output = 'hex'
