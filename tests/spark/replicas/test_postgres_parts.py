@@ -12,6 +12,7 @@ from pgque_dagster.client.replicas.postgres.parts import CopyInParts
 from tests.support.replicas.apart import end_leases, repair
 from tests.support.replicas.parts import copy_in_parts
 from tests.support.replicas.replication import PostgresReplication, with_columns_of
+from tests.support.servers.logins import as_login
 
 ROWS = 16
 # Each block has two or three rows.
@@ -170,3 +171,23 @@ def test_a_copy_that_cannot_go_on_is_removed(
     table.catch_up()
     table.check()
     assert staged(table) == []
+
+
+def test_a_table_whose_new_partition_may_not_be_read_is_copied_in_parts(
+    postgres: PostgresReplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, login = postgres.url, as_login(postgres.url, "pgque_reader", "pgque_writer")
+    postgres.sql("create table t (id int primary key) partition by range (id)")
+    postgres.sql("create table p1 partition of t for values from (0) to (100)")
+    postgres.sql("insert into t values (1); grant select on t to login_reader_writer")
+    postgres.capture("public.t")
+    postgres.catch_up()
+    copy_in_parts(monkeypatch)
+    postgres.sql("create table p2 partition of t for values from (100) to (200)")
+    postgres.sql("insert into p2 values (101); select pgque.capture('t', 'changes')")
+    postgres.tick()
+    postgres.url = login
+    assert [type(each) for each in postgres.run()] == [Replicated]
+    assert any(text.startswith("copying public.t in parts") for text in postgres.copied)
+    postgres.url = owner
+    postgres.check()

@@ -258,8 +258,7 @@ class _Apply:
             ledger.record(span, json.dumps(lacking) if lacking else None)
             batch.renew()
         self._tables.end_copying(name)
-        source = work.standing.source
-        remember(batch, name, Copied(copied, source.shape))
+        remember(batch, name, Copied(copied, (source := work.standing.source).shape))
         yield Replicated(source, work.table.location, None, rows, parts.reason, written)
 
     @contextmanager
@@ -289,7 +288,9 @@ class _Apply:
             work.standing, work.table = mended.standing, mended.table
             source, noted = work.standing.source, self._tables.copying_tick(name)
             is_only = work.standing.follows_partitions(work.reason) and work.table.fits
-            work.is_of_partitions = is_only and not self._has_batch
+            if (partitions := work.standing.altered.partitions) and is_only and not self._has_batch:
+                found = rows_of_partitions(self._batch.session, source, partitions.new)
+                work.is_of_partitions = found is not None
             if not work.is_of_partitions and self._tables.copies_in_parts(source):
                 self.in_parts[name] = parts = CopyInParts(
                     *(self._batch, self._there, self._target, work.table, source, work.reason),
@@ -302,8 +303,7 @@ class _Apply:
         standing, table, copied = work.standing, work.table, work.standing.copied
         if copied is not None and standing.needs_later(kinds):
             work.later = table.later_kinds(copied.transactions)
-        stored = table.mark.copied if table.mark else None
-        reason = standing.copy_reason(stored, kinds, work.later)
+        reason = standing.copy_reason(table.mark.copied if table.mark else None, kinds, work.later)
         if reason is not None or copied is None:
             return reason
         if not follows:
