@@ -5,7 +5,7 @@ are copied in parts, for a limited time in each run, after the batch is applied 
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from ...client.batch import Batch
-from ...client.errors import PgqueError, passes
+from ...client.errors import MalformedPayload, PgqueError, passes
 from ...client.models import Slice
 from ...client.plans import is_after, of_table, where
 from ...client.replicas.batch_tables import BatchTables
@@ -213,8 +213,13 @@ class _Apply:
             claim.before_publishing(partial(standing.check_unchanged, claim.session))
             stored = replica.live_rows(self._batch.spark, copy.state.version)
             found = (self._batch, source, replica.deletes, stored, events, new, snapshot)
-            with partition_changes(*found) as changes:
-                now = snapshot.transactions
+            now, done = snapshot.transactions, None
+            # A value of a row that is gone may not fit, which a copy does not read.
+            with (
+                suppress(MalformedPayload),
+                clear_executor_errors(),
+                partition_changes(*found) as changes,
+            ):
                 done = replica.correct(self._batch, changes, now, tick_id, copy.state)
         if done is not None:
             self._log(f"{source.name} follows: {partitions.told}")

@@ -6,6 +6,7 @@ import pytest
 from pgque_dagster.client.replicas.deletes import Deletes
 from tests.support.replicas.parts import copy_in_parts, run, until_copied
 from tests.support.replicas.replication import (
+    LakeReplication,
     PostgresReplication,
     Replication,
     with_columns_of,
@@ -241,3 +242,20 @@ def test_a_replica_that_somebody_altered_is_copied_when_a_partition_goes(
     postgres.sql("drop table p2; insert into t values (5, 'e')")
     postgres.catch_up()
     postgres.check()
+
+
+@pytest.mark.parametrize(
+    "lake", ["delta", pytest.param("iceberg", marks=pytest.mark.slow)], indirect=True
+)
+def test_a_value_that_does_not_fit_is_gone_with_its_partition(lake: LakeReplication) -> None:
+    lake.sql("create table t (id int primary key, v date) partition by range (id)")
+    lake.sql("create table p1 partition of t for values from (0) to (100)")
+    lake.sql(f"{NEW}; create table other (id int primary key)")
+    lake.capture("public.t", "public.other")
+    lake.catch_up()
+    lake.sql("insert into t values (101, 'infinity'); insert into other values (1)")
+    lake.catch_up()
+    lake.sql("drop table p2; insert into t values (2, '2026-02-02')")
+    lake.sql("update pgque.replica_apart set retry_at = clock_timestamp()")
+    lake.catch_up()
+    lake.check()
