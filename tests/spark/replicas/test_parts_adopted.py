@@ -114,6 +114,7 @@ def test_an_altered_table_gets_its_columns_with_the_files(table: LakeReplication
     assert names(table) & of_parts(table)
 
 
+@pytest.mark.slow
 def test_an_emptied_table_is_replaced(
     table: LakeReplication, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,10 +148,15 @@ def test_files_with_other_ids_of_columns_are_not_published(
 @pytest.mark.parametrize(
     ("point", "most"),
     [
-        ("before commit", 1_000_000),
         ("after commit", -1),
-        pytest.param("before commit", -1, marks=pytest.mark.slow),
-        pytest.param("after commit", 1_000_000, marks=pytest.mark.slow),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (
+                ("before commit", 1_000_000),
+                ("before commit", -1),
+                ("after commit", 1_000_000),
+            )
+        ),
     ],
 )
 def test_an_attempt_that_is_killed_is_repeated_with_the_same_files(
@@ -230,6 +236,7 @@ def test_maintenance_keeps_published_files_and_removes_abandoned_ones(
     assert before <= on_disk(table)
 
 
+@pytest.mark.slow
 def test_files_of_a_copy_that_goes_on_stay(table: LakeReplication) -> None:
     run(table)
     age(table.folder)

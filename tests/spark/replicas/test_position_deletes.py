@@ -108,6 +108,7 @@ def test_a_batch_writes_its_changes_and_not_the_file(table: IcebergReplication) 
     assert sum(size for size in new if size) < 100_000 < max(before.values())
 
 
+@pytest.mark.slow
 def test_a_row_that_comes_again_lives_and_goes_again(table: IcebergReplication) -> None:
     assert follow(table, "update t set v = 1 where id = 5")["added-position-deletes"] == 1
     follow(table, "delete from t where id = 5")
@@ -170,6 +171,7 @@ def test_keys_that_are_there_twice_are_replaced_by_one_row(table: IcebergReplica
     assert table.arrow("public.t")["id"].to_pylist().count(5) == 1
 
 
+@pytest.mark.slow
 def test_a_copy_leaves_no_deletes(table: IcebergReplication) -> None:
     follow(table, "update t set v = 1 where id = 5")
     table.sql("alter table t add w float default random()")
