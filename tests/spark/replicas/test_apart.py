@@ -113,14 +113,15 @@ def test_the_only_table_and_all_tables_stand_apart_by_their_values(
     replication.check()
 
 
-def test_the_run_fails_if_all_tables_fail_by_more_than_values(delta: DeltaReplication) -> None:
-    prepare(delta)
-    spoil(delta, 3, "a")
-    delta.sql("alter table b rename to other; drop table c")
-    delta.tick()
+@pytest.mark.parametrize("replication", ["delta", "postgres"], indirect=True)
+def test_the_run_fails_if_all_tables_fail_by_more_than_values(replication: Replication) -> None:
+    prepare(replication)
+    spoil(replication, 3, "a")
+    replication.sql("alter table b rename to other; drop table c")
+    replication.tick()
     with pytest.raises(InvalidArgument, match=r"no table public\.b"):
-        delta.run()
-    assert noted(delta) == []
+        replication.run()
+    assert noted(replication) == []
 
 
 def test_two_tables_that_stand_apart_at_different_ticks_join_each_by_itself(
@@ -158,14 +159,15 @@ def test_what_a_table_missed_is_kept_as_a_batch_would(
     delta.keep(deletes)  # type: ignore[arg-type]
     prepare(delta)
     spoil(delta, 2)
+    insert(delta, 4)
     delta.catch_up()
     delta.sql(f"delete from b where id = 1; update b set d = '{GOOD}' where id = 2")
     insert(delta, 3)
     end_pauses(delta)
     delta.catch_up()
     assert noted(delta) == []
-    assert {row["id"] for row in delta.replica("public.b")} == {1, 2, 3}
-    assert {row["id"] for row in delta.live("public.b")} == {2, 3}
+    assert {row["id"] for row in delta.replica("public.b")} == {1, 2, 3, 4}
+    assert {row["id"] for row in delta.live("public.b")} == {2, 3, 4}
     assert delta.verify("public.b").is_equal
 
 
@@ -264,22 +266,23 @@ def test_a_consumer_that_is_moved_or_restored_has_the_table_copied(
     replication.check()
 
 
-def test_a_repair_has_it_copied_at_once_and_frees_what_is_kept(delta: DeltaReplication) -> None:
-    prepare(delta)
-    spoil(delta, 2)
-    delta.catch_up()
-    mend(delta)
-    insert(delta, 3)
-    stands = noted(delta)[0][1]
-    with Client(delta.url) as client:
+@pytest.mark.parametrize("replication", ["delta", "postgres"], indirect=True)
+def test_a_repair_has_it_copied_at_once_and_frees_what_is_kept(replication: Replication) -> None:
+    prepare(replication)
+    spoil(replication, 2)
+    replication.catch_up()
+    mend(replication)
+    insert(replication, 3)
+    stands = noted(replication)[0][1]
+    with Client(replication.url) as client:
         copy_again(client, QUEUE, CONSUMER, "public.b")
     # The last two ticks always stay.
-    delta.tick()
-    assert needed(delta) > stands
-    delta.catch_up()
-    assert noted(delta) == []
-    delta.check()
-    assert delta.verify("public.b").is_equal
+    replication.tick()
+    assert needed(replication) > stands
+    replication.catch_up()
+    assert noted(replication) == []
+    replication.check()
+    assert replication.verify("public.b").is_equal
 
 
 def test_a_first_copy_that_fails_stands_apart_and_keeps_no_event(delta: DeltaReplication) -> None:
@@ -299,16 +302,17 @@ def test_a_first_copy_that_fails_stands_apart_and_keeps_no_event(delta: DeltaRep
     delta.check()
 
 
-def test_a_table_that_is_replicated_no_longer_is_forgotten(delta: DeltaReplication) -> None:
-    prepare(delta)
-    delta.sql("drop table b")
-    insert(delta, 2, "ac")
-    delta.catch_up()
-    assert len(noted(delta)) == 1
-    delta.tables = ["public.a", "public.c"]
-    insert(delta, 3, "ac")
-    delta.catch_up()
-    assert noted(delta) == []
-    with delta.connect() as db:
+@pytest.mark.parametrize("replication", ["delta", "postgres"], indirect=True)
+def test_a_table_that_is_replicated_no_longer_is_forgotten(replication: Replication) -> None:
+    prepare(replication)
+    replication.sql("drop table b")
+    insert(replication, 2, "ac")
+    replication.catch_up()
+    assert len(noted(replication)) == 1
+    replication.tables = ["public.a", "public.c"]
+    insert(replication, 3, "ac")
+    replication.catch_up()
+    assert noted(replication) == []
+    with replication.connect() as db:
         left = db.execute("select table_name from pgque.replica_table order by 1").fetchall()
     assert left == [("public.a",), ("public.c",)]
