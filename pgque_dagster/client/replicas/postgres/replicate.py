@@ -19,7 +19,7 @@ import psycopg
 from psycopg import sql
 
 from ...batch import Batch, read_plan
-from ...errors import ConnectionFailed, TargetRefused, is_refusal, passes, translated
+from ...errors import ConnectionFailed, TargetRefused, passes, translated
 from ...last_batch import Applied, LastBatch, Span
 from ...models import Slice
 from ...plans import is_after, of_table, where
@@ -48,7 +48,7 @@ from ..standing import Log, Standing
 from .location import PostgresReplicas, connected_target, replica_of
 from .parts import CopyInParts, StagedCopy
 from .staging import pipe, stage_events, stage_rows, staged_kinds
-from .table import CHANGES, KEYS, TargetTable, create_stages
+from .table import CHANGES, KEYS, TargetTable, create_stages, refusing
 
 
 def replicate(
@@ -250,7 +250,7 @@ class _Apply:
             if last is None:
                 raise ConnectionFailed("the target lost the batch", "Run the batch again.")
             work = self._work(self._works[name].standing)
-            with _refusing(work.table):
+            with refusing(work.table):
                 rows, written, copied = parts.publish(work.table)
             work.standing.check_unchanged(batch.session)
             lacking = json.loads(last.failed or "{}")
@@ -258,7 +258,8 @@ class _Apply:
             ledger.record(span, json.dumps(lacking) if lacking else None)
             batch.renew()
         self._tables.end_copying(name)
-        remember(batch, name, Copied(copied, (source := work.standing.source).shape))
+        source = work.standing.source
+        remember(batch, name, Copied(copied, source.shape))
         yield Replicated(source, work.table.location, None, rows, parts.reason, written)
 
     @contextmanager
@@ -303,7 +304,8 @@ class _Apply:
         standing, table, copied = work.standing, work.table, work.standing.copied
         if copied is not None and standing.needs_later(kinds):
             work.later = table.later_kinds(copied.transactions)
-        reason = standing.copy_reason(table.mark.copied if table.mark else None, kinds, work.later)
+        stored = table.mark.copied if table.mark else None
+        reason = standing.copy_reason(stored, kinds, work.later)
         if reason is not None or copied is None:
             return reason
         if not follows:
@@ -333,7 +335,7 @@ class _Apply:
             pipe(here, keys, self._there, KEYS)
             for query in table.row_queries(session, new):
                 pipe(here, query, self._there, into)
-        with _refusing(table):
+        with refusing(table):
             rows = table.correct(copied.transactions, snapshot.transactions, tick_id)
         standing.check_unchanged(session)
         self._log(f"{source.name} follows: {partitions.told}")
@@ -357,7 +359,7 @@ class _Apply:
             StagedCopy(self._there, table).remove()  # It was larger.
             into = table.stage()
             rows = stage_rows(batch.session, snapshot, table, self._there, into)
-            with _refusing(table):
+            with refusing(table):
                 written = table.overwrite(into, snapshot.transactions, tick_id)
             standing.check_unchanged(batch.session)
             last = Copied(snapshot.transactions, source.shape)
@@ -368,7 +370,7 @@ class _Apply:
             elif kinds:
                 resumed = "changed"
         elif last is not None:
-            with _refusing(table):
+            with refusing(table):
                 if altered.needs:
                     table.alter_columns(altered, last.transactions)
                 apply = table.replace if is_truncated else table.apply
@@ -384,17 +386,3 @@ class _Apply:
             *(source, table.location, None, rows, work.reason, written, table.added, resumed),
             *(is_truncated, doubt),
         )
-
-
-@contextmanager
-def _refusing(table: TargetTable) -> Iterator[None]:
-    """Adds to an error which table refused its rows."""
-    try:
-        yield
-    except psycopg.Error as error:
-        if not is_refusal(error):
-            raise
-        raise TargetRefused(
-            f"{table.location} was refused its rows: {error.diag.message_primary or error}",
-            error.diag.message_hint or "Correct the cause, and run the batch again.",
-        ) from error

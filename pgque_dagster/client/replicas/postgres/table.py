@@ -6,10 +6,13 @@ TRUNCATE or a swap of tables, so that readers with older snapshots see the old r
 views and indexes on the replica stay.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
+import psycopg
 from psycopg import sql
 
+from ...errors import TargetRefused, is_refusal
 from ...plans import is_after
 from ...rights import Connection
 from ...session import Session
@@ -371,3 +374,17 @@ def create_stages(connection: Connection) -> None:
     connection.execute(
         f"create temporary table pgque_change {_CHANGE_COLUMNS} on commit drop".encode()
     )
+
+
+@contextmanager
+def refusing(table: TargetTable) -> Iterator[None]:
+    """Adds to an error which table refused its rows."""
+    try:
+        yield
+    except psycopg.Error as error:
+        if not is_refusal(error):
+            raise
+        raise TargetRefused(
+            f"{table.location} was refused its rows: {error.diag.message_primary or error}",
+            error.diag.message_hint or "Correct the cause, and run the batch again.",
+        ) from error
