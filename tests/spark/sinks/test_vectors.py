@@ -133,7 +133,7 @@ def dead(clients: dict[str, Client]) -> list[tuple[str, str | None]]:
     )
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", [pytest.param("claimed", marks=pytest.mark.slow), *POINTS[1:]])
 def test_an_attempt_that_dies_is_completed_from_the_record(
     clients: dict[str, Client], table: Table, point: str
 ) -> None:
@@ -155,8 +155,19 @@ def test_an_attempt_that_dies_is_completed_from_the_record(
     assert left(clients) == []
 
 
-@pytest.mark.parametrize("some", [SHARDS, ("us",)])
-@pytest.mark.parametrize("point", ["claimed", "checked", "read", "commit"])
+@pytest.mark.parametrize(
+    ("point", "some"),
+    [
+        *(("claimed", SHARDS), ("checked", ("us",)), ("read", ("us",)), ("commit", SHARDS)),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (
+                *(("claimed", ("us",)), ("checked", SHARDS)),
+                *(("read", SHARDS), ("commit", ("us",))),
+            )
+        ),
+    ],
+)
 def test_an_attempt_that_is_overtaken_stores_nothing(
     clients: dict[str, Client], table: Table, point: str, some: tuple[str, ...]
 ) -> None:
