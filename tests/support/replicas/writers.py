@@ -191,6 +191,17 @@ _ADDED = (
     "alter table accounts drop %1$I; alter table accounts add %1$I int default {number}",
     "alter table accounts drop %1$I; alter table accounts rename %2$I to %1$I",
 )
+# For a partition that another call has made. `places_1` goes only for the length of a transaction.
+_OF_PARTS = """do $$ declare v regclass := (
+    select inhrelid from pg_inherits where inhparent = 'places'::regclass
+        and inhrelid::regclass::text !~ '_[01]$' order by random() limit 1); begin
+    if v is not null then execute format('{}', v); end if; end $$"""
+_PARTS = (
+    "drop table %1$s",
+    "truncate %1$s",
+    "alter table places detach partition %1$s; insert into %1$s values (1, 0, null)",
+    "update %1$s set seen = now(); alter table places detach partition %1$s; drop table %1$s",
+)
 
 
 def altering(chance: random.Random, number: int) -> list[str]:
@@ -218,12 +229,26 @@ def altering(chance: random.Random, number: int) -> list[str]:
         lambda: ["alter table accounts alter balance set statistics 7, alter note set default ''"],
         lambda: [f"alter table entries alter amount type numeric({12 + number % 20}, 2)"],
         lambda: ["truncate entries"],
-        lambda: ["vacuum full entries"],
+        lambda: [f"vacuum full {chance.choice(('entries', 'accounts', 'places_0', 'places'))}"],
         lambda: ["alter table places rename seen to at", "alter table places rename at to seen"],
         lambda: [
             f"create table places_{number} partition of places for values in ({number})",
             f"insert into places select n, {number} from generate_series(1, 5) n",
             f"update places set id = id + 1 where region = {number} and id = 5",
+        ],
+        lambda: [
+            f"create table places_{number} (like places)",
+            f"insert into places_{number} select n, {number}, null from generate_series(1, 9) n",
+            f"alter table places attach partition places_{number} for values in ({number})",
+            f"delete from places_{number} where id = 3",
+        ],
+        lambda: [f"create table places_{number} partition of places for values in ({number})"],
+        lambda: [_OF_PARTS.format(chance.choice(_PARTS))],
+        lambda: [_OF_PARTS.format(chance.choice(_PARTS))],
+        lambda: [
+            "begin; alter table places detach partition places_1; delete from places_1"
+            f" where id % 5 = 1; insert into places_1 values ({number}, 1, null) on conflict"
+            " do nothing; alter table places attach partition places_1 for values in (1); commit"
         ],
         lambda: ["update accounts set balance = balance - 1 where id % 3 = 0"],
     )
