@@ -22,8 +22,8 @@ dev: java venv-demo  ## Run the demo with live load and the Dagster UI until Ctr
 	@$(PYTHON) -m demo --interactive
 
 .PHONY: test
-test: archive  ## Run the tests, four at a time (PG=16: version of PostgreSQL; ARGS=...: pytest options)
-	@PGQUE_TEST_PG="$(PG)" $(PYTHON) -m pytest -n 4 --dist loadscope $(ARGS)
+test: archive  ## Run the tests, three at a time (PG=16: version of PostgreSQL; ARGS=...: pytest options)
+	@PGQUE_TEST_PG="$(PG)" $(PYTHON) -m pytest -n 3 --dist loadscope $(ARGS)
 
 .PHONY: test-seconds
 test-seconds: venv  ## Check that the last `make test` took no more processor time than allowed
