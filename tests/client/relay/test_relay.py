@@ -16,6 +16,7 @@ from tests.client.relay.conftest import QUEUE, TRIGGERS, Source
 from tests.conftest import INSTALL_SQL, new_server
 from tests.support.queues.metrics import age_ticks, health, metric, metrics
 from tests.support.queues.sql import connect, refused, rows, value
+from tests.support.runner.waiting import wait_until
 from tests.support.servers.logins import as_login
 
 LONG = "repeat(md5(random()::text), 200)"
@@ -200,12 +201,13 @@ def test_what_a_relay_does_after_a_snapshot_is_no_problem_in_it(table: Source) -
         other.execute("begin isolation level repeatable read; select 1")
         table.db.execute("insert into t values (1)")
         relay.tick()
-        while value(
-            table.db,
-            "select s.confirmed_flush_lsn <> r.lsn from pgque.relays() r,"
-            " pg_replication_slots s where s.slot_name = r.slot",
-        ):
-            pass
+        # It confirms a position one transaction later.
+        relay.tick()
+        ahead = (
+            "select s.confirmed_flush_lsn > r.lsn from pgque.relays() r,"
+            " pg_replication_slots s where s.slot_name = r.slot"
+        )
+        wait_until(lambda: value(other, ahead))
         assert value(other, "select problem from pgque.captured_tables('wal')") is None
 
 
