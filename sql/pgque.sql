@@ -11334,11 +11334,9 @@ select r.queue_name, 'relay',
             when r.wal_status = 'extended' or r.left_bytes < r.held_bytes then 'warning'
             else 'ok' end,
        case when r.problem is not null
-            then format('%s: run `pgque relay %s --drop`, and begin anew', r.problem, r.queue_name)
-            else format('its slot holds %s of the WAL%s: see that `pgque relay %s` runs',
-                        pg_size_pretty(r.held_bytes),
-                        ', and is lost after ' || pg_size_pretty(r.left_bytes) || ' more', r.queue_name)
-       end
+            then format('%s: run `pgque relay %s --drop`, and begin again', r.problem, r.queue_name)
+            else format('its slot holds %s of the WAL%s: see that `pgque relay %s` runs', pg_size_pretty(r.held_bytes),
+                        ', and is lost after ' || pg_size_pretty(r.left_bytes) || ' more', r.queue_name) end
 from pgque.relays() r;
 
 -- Returns what keeps rotation from emptying the next event table although no consumer is behind: the
@@ -11489,17 +11487,14 @@ left join lateral (
     having count(*) > count(r.left_at)
        and not coalesce(bool_or(r.left_at is null and r.table_name = c.table_name), false)) u on true
 left join lateral (
-    select format('gets no new rows from subscription %s, because it is %s', s.subname,
-                  case when not s.subenabled then 'disabled' when l.srsubstate = 'r' then
-                       'not running: see the server''s log' else 'still copying the table: if that '
-                       'lasts, see the server''s log' end)
-           collate "default" as why  -- not that of names
-    from pgque.capture_relations(to_regclass(c.table_name)) r
-    join pg_subscription_rel l on l.srrelid = r
-    join pg_subscription s on s.oid = l.srsubid
-    where l.srsubstate <> 'r' or not s.subenabled
-       or not exists (select from pg_stat_subscription w
-                      where w.subid = s.oid and w.last_msg_receipt_time > now() - interval '5 minutes')
+    select format('gets no new rows from subscription %s, because it is %s', s.subname, case
+               when not s.subenabled then 'disabled' when l.srsubstate = 'r' then 'not running: see the server''s log'
+               else 'still copying the table: if that lasts, see the server''s log' end)
+           collate "default" as why from pgque.capture_relations(to_regclass(c.table_name)) r
+    join pg_subscription_rel l on l.srrelid = r join pg_subscription s on s.oid = l.srsubid
+    where l.srsubstate <> 'r' or not s.subenabled or not exists (
+        select from pg_stat_subscription w
+        where w.subid = s.oid and w.last_msg_receipt_time > now() - interval '5 minutes')
     limit 1) s on true
 where c.problem is not null or u.is_left or s.why is not null;
 

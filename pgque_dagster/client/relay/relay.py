@@ -201,7 +201,7 @@ class Relay:
         if state.problem is not None:
             raise InvalidArgument(
                 f"queue {self._queue} lacks changes: {state.problem}",
-                f"Run `pgque relay {self._queue} --drop` and begin anew: then its tables are "
+                f"Run `pgque relay {self._queue} --drop` and begin again: then its tables are "
                 "copied again.",
             )
         return state
