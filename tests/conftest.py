@@ -1,5 +1,6 @@
 """Fixtures that most tests share: a real server, and a fresh database with the queue in it."""
 
+import gc
 import itertools
 import os
 import shutil
@@ -161,6 +162,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Lets every Spark of these tests start from the archive of its classes."""
+    # What collection has made stays, and is not garbage.
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
     folders = {item.path.relative_to(ROOT).parts[0] for item in session.items}
     if not folders.isdisjoint(COSTLY):
         # For the options of these JVMs.
