@@ -1,5 +1,7 @@
 """A batch holds what committed between two ticks, each event once; limits choose the ticks."""
 
+from typing import Any
+
 import pytest
 
 from tests.support.queues.races import race
@@ -12,21 +14,6 @@ def test_events_arrive_exactly_once_and_not_before_a_tick(q: Connection) -> None
     q.tick()
     q.publish("c")
     assert (q.drain(), q.drain()) == (["a", "b", "c"], [])
-
-
-def test_events_of_many_subtransactions_arrive_together(q: Connection) -> None:
-    texts = [str(n) for n in range(100)]
-    with q.transaction():
-        for text in texts:
-            with q.transaction():
-                q.send(text)
-    assert q.payloads(q.open_batch()) == texts
-
-
-def test_a_batch_can_be_opened_and_read_in_one_statement(q: Connection) -> None:
-    q.publish("a", "b")
-    sql = "select array_agg(ev_data) from pgque.get_batch_events(pgque.next_batch('q', 'c'))"
-    assert q.value(sql) == ["a", "b"]
 
 
 @pytest.mark.parametrize("rollback", [False, True])
@@ -44,33 +31,22 @@ def test_of_two_sessions_that_finish_one_batch_the_second_is_refused(q: Connecti
         answer.result()
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "select pgque.finish_batch(%s)",
-        "select pgque.ack(%s)",
-        "select * from pgque.get_batch_events(%s)",
-        "select * from pgque.batch_read_plan(%s, 1)",
-        "select pgque.nack_batch(%s, '{1}')",
-        "select pgque.dead_letter_batch(%s, '{1}', 'bad')",
-        "select pgque.event_retry(%s, 1, 0)",
-        "select ev_data from pgque.get_batch_cursor(%s, 'cur', 1)",
-        "select pgque.batch_retry(%s, 1)",
-    ],
-)
-def test_a_batch_that_is_finished_is_refused(q: Connection, call: str) -> None:
+def test_a_batch_that_is_finished_is_refused(q: Connection) -> None:
     batch = q.open_batch("a")
     q.finish(batch)
-    with refused("PQ003", f"batch {batch}"):
-        q.execute(call.encode(), [batch])
-
-
-def test_a_batch_begins_at_a_tick_of_its_own_queue(q: Connection) -> None:
-    q.make_queue("other")
-    q.publish("x", queue="other")
-    q.publish("a")
-    q.publish("b")
-    assert q.drain() == ["a", "b"]
+    for call in (
+        "finish_batch(%s)",
+        "ack(%s)",
+        "get_batch_events(%s)",
+        "batch_read_plan(%s, 1)",
+        "nack_batch(%s, '{1}')",
+        "dead_letter_batch(%s, '{1}', 'bad')",
+        "event_retry(%s, 1, 0)",
+        "get_batch_cursor(%s, 'cur', 1)",
+        "batch_retry(%s, 1)",
+    ):
+        with refused("PQ003", f"batch {batch}"):
+            q.execute(f"select * from pgque.{call}".encode(), [batch])
 
 
 def test_batch_info_says_whose_the_batch_is_and_what_it_spans(q: Connection) -> None:
@@ -137,10 +113,8 @@ def send_and_tick(db: Connection, *ticks: str) -> None:
         db.publish(*texts)
 
 
-@pytest.mark.parametrize(
-    ("ticks", "ages", "limits", "batches"),
-    [
-        ("ab", (), {}, ["a"]),
+LIMITS: list[tuple[Any, ...]] = [
+    ("ab", (), {}, ["a"]),
         # The first tick with enough events, or far enough from the start, or either.
         ("abcd", (), {"count": 3}, ["abc"]),
         (["ab"], (), {"count": 3}, [None]),
@@ -160,20 +134,20 @@ def send_and_tick(db: Connection, *ticks: str) -> None:
         (["ab", ""], (), {"maximum": 2}, ["ab", None]),
         ("abcdef", (), {"count": 2, "maximum": 4}, ["abcd", "ef"]),
         ("abc", ("100 min", "50 min", "40 min", "5 min"), {"lag": "10 min", "maximum": 9}, ["ab"]),
-    ],
-)  # fmt: skip
-def test_a_batch_ends_where_its_limits_say(q: Connection, ticks, ages, limits, batches) -> None:
-    send_and_tick(q, *ticks)
-    for number, age in enumerate(ages, 1):
-        sql = "update pgque.tick_log set tick_time = clock_timestamp() - %s::interval"
-        q.execute(f"{sql} where tick_id = %s".encode(), [age, number])
-    assert [batch_of(q, **limits) for _ in batches] == batches
+]  # fmt: skip
 
 
-def test_events_that_were_not_enough_stay_for_later(q: Connection) -> None:
-    send_and_tick(q, "ab")
-    batch_of(q, count=3)
-    assert q.drain() == ["a", "b"]
+def test_a_batch_ends_where_its_limits_say(q: Connection) -> None:
+    for ticks, ages, limits, batches in LIMITS:
+        q.make_anew()
+        send_and_tick(q, *ticks)
+        for number, age in enumerate(ages, 1):
+            sql = "update pgque.tick_log set tick_time = clock_timestamp() - %s::interval"
+            q.execute(
+                f"{sql} where tick_queue = %s and tick_id = %s".encode(),
+                [age, q.queue_id(), number],
+            )
+        assert [batch_of(q, **limits) for _ in batches] == batches, (ticks, ages, limits)
 
 
 def test_limits_do_not_change_a_batch_that_is_open(q: Connection) -> None:
@@ -184,48 +158,32 @@ def test_limits_do_not_change_a_batch_that_is_open(q: Connection) -> None:
 
 def test_the_answer_tells_both_ticks_and_no_batch_is_a_row_of_nulls(q: Connection) -> None:
     call = "pgque.next_batch_custom('q', 'c', null, null, null, null::integer)"
-    assert q.rows(f"select * from {call}") == [(None,) * 7]
+    for nothing in (call, "pgque.next_batch_info('q', 'c')"):
+        assert q.rows(f"select * from {nothing}") == [(None,) * 7]
     send_and_tick(q, "ab")
     columns = "prev_tick_id, cur_tick_id, cur_tick_event_seq - prev_tick_event_seq"
     assert q.rows(f"select {columns} from {call}") == [(1, 2, 2)]
+    info = q.rows("select * from pgque.next_batch_info('q', 'c')")
+    assert info == q.rows(f"select * from {call}")
 
 
-@pytest.mark.parametrize("limits", [{"maximum": 0}, {"count": 5, "maximum": 4}])
-def test_limits_that_no_batch_can_meet_are_refused(q: Connection, limits) -> None:
-    with refused("PQ005", "min_lag"):
-        batch_of(q, **limits)
+def test_limits_that_no_batch_can_meet_are_refused(q: Connection) -> None:
+    for count, maximum in ((None, 0), (5, 4)):
+        with refused("PQ005", "min_lag"):
+            batch_of(q, count=count, maximum=maximum)
 
 
-class TestInsertingInBulk:
-    BULK = "select pgque.insert_event_bulk(%s, 'kind', %s::text[])"
-
-    def test_ids_come_in_order(self, q: Connection) -> None:
-        assert q.value(self.BULK, "q", "{}") == []
-        ids = q.value(self.BULK, "q", "{a,b,c}")
-        found = [(row[0], row[4], row[5]) for row in q.events(q.open_batch())]
-        assert found == list(zip(ids, ["kind"] * 3, "abc", strict=True))
-
-
-def test_next_batch_info_tells_what_next_batch_custom_tells(q: Connection) -> None:
-    info = "select * from pgque.next_batch_info('q', 'c')"
-    assert q.rows(info) == [(None,) * 7]
-    assert q.open_batch("a", "b") is not None
-    custom = "select * from pgque.next_batch_custom('q', 'c', null, null, null)"
-    assert q.rows(info) == q.rows(custom)
+def test_ids_of_events_that_are_inserted_in_bulk_come_in_order(q: Connection) -> None:
+    bulk = "select pgque.insert_event_bulk('q', 'kind', %s::text[])"
+    assert q.value(bulk, "{}") == []
+    ids = q.value(bulk, "{a,b,c}")
+    found = [(row[0], row[4], row[5]) for row in q.events(q.open_batch())]
+    assert found == list(zip(ids, ["kind"] * 3, "abc", strict=True))
 
 
 class TestCursor:
     OPEN = "select ev_data from pgque.get_batch_cursor(%s, %s, %s)"
     OPEN_WHERE = "select ev_data from pgque.get_batch_cursor(%s, %s, %s, %s)"
-
-    def test_the_first_events_come_at_once_and_the_rest_by_fetch(self, q: Connection) -> None:
-        batch = q.open_batch("a", "b", "c", "d")
-        with q.transaction():
-            opened = "select * from pgque.get_batch_cursor(%s, %s, 2)"
-            first = q.rows(opened, batch, 'Strange "name"')
-            rest = q.rows('fetch all from "Strange ""name"""')
-        assert [row[5] for row in first] == ["a", "b"]
-        assert first + rest == q.events(batch)
 
     def test_all_or_none_may_come_at_once(self, q: Connection) -> None:
         batch = q.open_batch("a", "b")
@@ -234,12 +192,10 @@ class TestCursor:
             assert q.rows(self.OPEN, batch, "none", 0) == []
             assert len(q.rows("fetch all from none")) == 2
 
-    @pytest.mark.parametrize(
-        "where", ["ev_data > 'a'", "ev_data <> 'a' -- a comment", "'b' <= ev_data"]
-    )
-    def test_a_condition_filters(self, q: Connection, where: str) -> None:
+    def test_a_condition_filters(self, q: Connection) -> None:
         batch = q.open_batch("a", "b", "c")
-        assert q.rows(self.OPEN_WHERE, batch, "cur", 10, where) == [("b",), ("c",)]
+        for where in ("ev_data <> 'a' -- a comment", "'b' <= ev_data"):
+            assert q.rows(self.OPEN_WHERE, batch, "cur", 10, where) == [("b",), ("c",)]
 
     def test_a_condition_is_one_statement_with_the_callers_rights(self, q: Connection) -> None:
         batch = q.open_batch("a")
@@ -252,41 +208,34 @@ class TestCursor:
         with refused("42501", "secret"):
             q.rows(self.OPEN_WHERE, batch, "cur", 1, "exists (select from public.secret)")
 
-    @pytest.mark.parametrize("name", ["", "taken"])
-    def test_a_new_name_is_needed(self, q: Connection, name: str) -> None:
-        batch = q.open_batch("a")
-        with refused("PQ005", "Name a cursor"), q.transaction():
-            q.execute("declare taken cursor for select 1")
-            q.rows(self.OPEN, batch, name, 1)
-
-    def test_a_condition_goes_with_no_events_at_once_and_a_new_name(self, q: Connection) -> None:
+    def test_a_new_name_is_needed(self, q: Connection) -> None:
         batch = q.open_batch("a")
         with q.transaction():
-            assert q.rows(self.OPEN_WHERE, batch, "cur", 0, "true") == []
-            with refused("PQ005", "Name a cursor"), q.transaction():
-                q.rows(self.OPEN_WHERE, batch, "cur", 1, "true")
+            assert q.rows(self.OPEN_WHERE, batch, "taken", 0, "true") == []
+            for sql, name, *where in (
+                (self.OPEN, ""),
+                (self.OPEN, "taken"),
+                (self.OPEN_WHERE, "taken", "true"),
+            ):
+                with refused("PQ005", "Name a cursor"), q.transaction():
+                    q.rows(sql, batch, name, 1, *where)
 
 
-class TestRetryingABatch:
-    def test_tables_that_the_consumer_replicates_are_copied_again(self, q: Connection) -> None:
-        batch = q.open_batch("a")
-        copied = "select table_name from pgque.replicated_tables('q', 'c')"
-        shape = "select pgque.set_replicated('q', 'c', 'public.t', pg_current_snapshot(), 'shape')"
-        q.value(shape)
-        q.value("select pgque.nack_batch(%s, '{}')", batch)
-        assert q.rows(copied) == [("public.t",)], "copied again for no event"
-        q.value("select pgque.batch_retry(%s, 0)", batch)
-        assert q.rows(copied) == []
-
-    def test_tables_that_were_copied_before_a_failover_are_copied_again(
-        self, q: Connection
-    ) -> None:
-        """Transaction ids of then may be others of now."""
-        copied = "select table_name from pgque.replicated_tables('q', 'c')"
-        q.value("select pgque.set_replicated('q', 'c', 'public.t', pg_current_snapshot(), 'shape')")
-        assert q.rows(copied)
-        q.value("select pgque.renew_incarnation()")
-        assert q.rows(copied) == []
+def test_replicated_tables_are_copied_again_after_a_retry_and_after_a_failover(
+    q: Connection,
+) -> None:
+    """Transaction ids of before a failover may be others of now."""
+    batch = q.open_batch("a")
+    copied = "select table_name from pgque.replicated_tables('q', 'c')"
+    shape = "select pgque.set_replicated('q', 'c', 'public.t', pg_current_snapshot(), 'shape')"
+    q.value(shape)
+    q.value("select pgque.nack_batch(%s, '{}')", batch)
+    assert q.rows(copied) == [("public.t",)], "copied again for no event"
+    q.value("select pgque.batch_retry(%s, 0)", batch)
+    assert q.rows(copied) == []
+    q.value(shape)
+    q.value("select pgque.renew_incarnation()")
+    assert q.rows(copied) == []
 
 
 class TestRetryingRaw:

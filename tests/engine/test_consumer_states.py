@@ -51,19 +51,13 @@ def test_each_pair_gets_a_row_in_the_order_given(db: Connection) -> None:
 
 
 def test_an_open_batch_is_told_with_its_lease(queue: Connection) -> None:
-    batch, _, _ = claim(queue)
-    columns = "batch_id, lease_owner, lease_until > now(), is_live, is_due"
-    assert state(queue, columns) == (batch, "me", True, True, False)
-
-
-def test_a_lease_that_ran_out_is_not_live(queue: Connection) -> None:
-    claim(queue, ttl="1 microsecond")
-    assert state(queue, "lease_owner, is_live") == ("me", False)
-
-
-def test_a_batch_without_a_lease_is_not_live(queue: Connection) -> None:
     batch = queue.next_batch()
     assert state(queue, "batch_id, lease_owner, is_live") == (batch, None, False)
+    claim(queue, ttl="1 microsecond")
+    assert state(queue, "lease_owner, is_live") == ("me", False)
+    claim(queue)
+    columns = "batch_id, lease_owner, lease_until > now(), is_live, is_due"
+    assert state(queue, columns) == (batch, "me", True, True, False)
 
 
 def test_a_consumer_is_due_once_a_tick_meets_the_limits(q: Connection) -> None:
@@ -135,14 +129,6 @@ def test_queues_without_as_many_consumers_are_refused(db: Connection) -> None:
             db.rows(f"select {STATES})", queues, consumers)
 
 
-@pytest.mark.parametrize("texts", [(), ("x",)])
-def test_a_batch_with_an_event_is_told_from_an_empty_one(
-    q: Connection, texts: tuple[str, ...]
-) -> None:
-    batch = q.open_batch(*texts)
-    assert q.value("select pgque.batch_has_events(%s)", batch) is bool(texts)
-
-
 class TestGivingABatchUp:
     LETTERS = "select ev_data, dl_reason from pgque.dlq_inspect('q') order by 1"
 
@@ -166,10 +152,6 @@ class TestGivingABatchUp:
         batch = queue.next_batch()
         with refused("PQ012", "nobody has its lease"):
             self.give_up(queue, batch, "me", 1)
-
-    def test_makes_no_dead_letter_of_an_empty_one(self, q: Connection) -> None:
-        q.tick()
-        assert (self.give_up(q, *claim(q)), q.rows(self.LETTERS)) == (0, [])
 
 
 def hold(db: Connection, batch: Any, epoch: int = 0, reason: str | None = "it failed") -> int:
@@ -293,19 +275,6 @@ MOVE = "select pgque.move_to_deployment('q', 'c', %s)"
 DEPLOYMENTS = "select deployment from pgque.consumer_states(%s::text[], %s::text[])"
 
 
-def test_the_first_deployment_gets_the_consumer_and_another_one_is_told_how_to_move_it(
-    q: Connection,
-) -> None:
-    assert [q.value(ENTER, "production") for _ in range(2)] == [1, 0]
-    with refused(
-        "PQ024",
-        'belongs to deployment "production"',
-        'this is deployment "laptop"',
-        "select pgque.move_to_deployment('q', 'c', 'laptop', NULL, NULL);",
-    ):
-        q.value(ENTER, "laptop")
-
-
 def test_a_consumer_that_is_moved_belongs_to_the_other_one(q: Connection) -> None:
     q.value(ENTER, "production")
     since = "select since from pgque.consumer_deployment"
@@ -321,13 +290,6 @@ def test_a_consumer_that_is_moved_belongs_to_the_other_one(q: Connection) -> Non
 def test_a_consumer_of_nobody_may_be_moved_and_one_may_stay(q: Connection) -> None:
     assert [q.value(MOVE, "production") for _ in range(2)] == [None, None]
     assert q.value(ENTER, "production") == 0
-
-
-def test_a_consumer_that_is_registered_again_belongs_to_nobody(q: Connection) -> None:
-    q.value(ENTER, "production")
-    q.value("select pgque.unregister_consumer('q', 'c')")
-    q.value("select pgque.register_consumer('q', 'c')")
-    assert q.value(ENTER, "laptop") == 1
 
 
 def test_of_two_that_ask_at_once_one_is_refused(q: Connection) -> None:

@@ -42,25 +42,22 @@ class TestLimits:
         found = db.rows(f"select prev_tick_id, next_tick_id from {CUSTOM}", None, 2, None, None)
         assert found == [(1, 3)]
 
-    @pytest.mark.parametrize(
-        "arguments",
-        [
+    def test_need_no_dead_interval_but_a_type_where_either_form_could_be_meant(
+        self, db: Connection
+    ) -> None:
+        queue_with_ticks(db, "a")
+        for arguments in (
             "'q', 'c', 'w1'::text, null, null, null",
             "'q', 'c', 'w1', '0', 0, '0'",
             "i_queue => 'q', i_consumer => 'c', i_subconsumer => 'w1', i_min_lag => null,"
             " i_min_count => null, i_min_interval => null",
-        ],
-    )
-    def test_need_no_dead_interval(self, db: Connection, arguments: str) -> None:
-        queue_with_ticks(db, "a")
-        sql = f"select prev_tick_id, next_tick_id from pgque.next_batch_custom({arguments})"
-        assert db.rows(sql) == [(1, 2)]
-
-    @pytest.mark.parametrize("third", ["'w1'", "'1 second'", "null"])
-    def test_that_could_mean_either_form_are_refused(self, db: Connection, third: str) -> None:
-        queue_with_ticks(db, "a")
-        with refused("42725", "is not unique"):
-            db.rows(f"select * from pgque.next_batch_custom('q', 'c', {third}, null, null, null)")
+        ):
+            sql = f"select prev_tick_id, next_tick_id from pgque.next_batch_custom({arguments})"
+            assert db.rows(sql) == [(1, 2)]
+        for third in ("'w1'", "'1 second'", "null"):
+            sql = f"select * from pgque.next_batch_custom('q', 'c', {third}, null, null, null)"
+            with refused("42725", "is not unique"):
+                db.rows(sql)
 
 
 class TestReceiving:
@@ -77,17 +74,12 @@ class TestReceiving:
         with refused("PQ005"):
             self.receive(db, 0)
 
-    def test_goes_on_after_the_ack(self, db: Connection) -> None:
-        queue_with_ticks(db, "a", "b")
-        assert self.receive(db, 10) == ["a"]
-        db.value("select pgque.ack(%s)", next_of(db, "w1"))
-        assert self.receive(db, 10) == ["b"]
-
     def test_takes_over(self, db: Connection) -> None:
-        queue_with_ticks(db, "a")
+        queue_with_ticks(db, "a", "b")
+        db.finish(next_of(db, "w1"))
         next_of(db, "dead")
         age_worker(db, "dead")
-        assert self.receive(db, 10, "1 hour") == ["a"]
+        assert self.receive(db, 10, "1 hour") == ["b"]
 
 
 class TestTakingOver:

@@ -11,11 +11,6 @@ REPLAY = "select pgque.dlq_replay(dl_id) from pgque.dlq_inspect('q')"
 FULL_EVENT = "select pgque.insert_event('q', 't', 'x', '1', '2', '3', '4')"
 
 
-def make_old(db: Connection, text: str, age: str) -> None:
-    sql = "update pgque.dead_letter set dl_time = now() - %s::interval where ev_data = %s"
-    db.execute(sql.encode(), [age, text])
-
-
 class TestSeen:
     def test_are_event_reason_and_consumer(self, q: Connection) -> None:
         q.value(FULL_EVENT)
@@ -66,20 +61,16 @@ class TestSeen:
             q.rows("select pgque.dlq_export('q', 0, 0)")
 
 
-class TestPurged:
-    def test_is_what_is_old_enough(self, q: Connection) -> None:
-        give_up(q, "oldest", "old", "new")
-        make_old(q, "oldest", "31 days")
-        make_old(q, "old", "2 days")
-        assert (q.value("select pgque.dlq_purge('q')"), inspect(q)) == (1, ["new", "old"])
-        assert (q.value("select pgque.dlq_purge('q', '1 day')"), inspect(q)) == (1, ["new"])
-
-    def test_is_nothing_of_other_queues(self, q: Connection) -> None:
-        q.make_queue("other")
-        give_up(q, "a")
-        give_up(q, "x", queue="other")
-        q.value("select pgque.dlq_purge('q', '0')")
-        assert (inspect(q), inspect(q, "other")) == ([], ["x"])
+def test_what_is_old_enough_is_purged_and_nothing_of_other_queues(q: Connection) -> None:
+    q.make_queue("other")
+    give_up(q, "x", queue="other")
+    give_up(q, "oldest", "old", "new")
+    for text, age in (("oldest", "31 days"), ("old", "2 days"), ("x", "99 days")):
+        sql = "update pgque.dead_letter set dl_time = now() - %s::interval where ev_data = %s"
+        q.execute(sql, [age, text])
+    assert (q.value("select pgque.dlq_purge('q')"), inspect(q)) == (1, ["new", "old"])
+    assert (q.value("select pgque.dlq_purge('q', '1 day')"), inspect(q)) == (1, ["new"])
+    assert inspect(q, "other") == ["x"]
 
 
 class TestByTheFieldsOfAnEvent:
@@ -181,12 +172,6 @@ class TestManyAtOnce:
             db.value(call, batch, [*ids, None], ["x"])
         assert (self.reasons(db), self.waiting(db)) == ({}, [])
 
-    def test_a_reason_without_a_type_is_a_text(self, db: Connection) -> None:
-        batch, ids = self.open_events(db, "a", "b")
-        db.value("select pgque.nack_batch(%s, %s::bigint[], '0', null)", batch, ids[:1])
-        db.value("select pgque.dead_letter_batch(%s, %s::bigint[], 'bad')", batch, ids[1:])
-        assert (self.reasons(db), self.waiting(db)) == ({"b": "bad"}, ["a"])
-
 
 class TestWithoutTheConsumer:
     """Dead letters of a consumer whose registration ended."""
@@ -226,10 +211,9 @@ class TestWithoutTheConsumer:
             left.value("select pgque.dlq_replay(%s)", letter)
 
 
-@pytest.mark.parametrize("plan", ["enable_nestloop", "enable_hashjoin", "enable_mergejoin"])
-def test_a_summary_of_an_unknown_queue_is_refused_whatever_the_plan(
-    bare: Connection, plan: str
-) -> None:
-    bare.execute(f"set {plan} = off".encode())
-    with refused("PQ001", "nope"):
-        bare.rows("select * from pgque.dlq_summary('nope')")
+def test_a_summary_of_an_unknown_queue_is_refused_whatever_the_plan(bare: Connection) -> None:
+    for plan in ("enable_nestloop", "enable_hashjoin", "enable_mergejoin"):
+        bare.execute(f"set {plan} = off".encode())
+        with refused("PQ001", "nope"):
+            bare.rows("select * from pgque.dlq_summary('nope')")
+        bare.execute(f"reset {plan}".encode())

@@ -117,16 +117,6 @@ def test_what_one_consumer_gives_up_comes_again_to_another(db: Connection) -> No
     assert db.rows("select ev_data from pgque.retry_queue") == [("b",)]
 
 
-def test_retries_do_not_wait_for_a_later_batch_of_their_consumer(failed: Connection) -> None:
-    assert failed.open_batch("next")
-    assert deliver_retries(failed) == 1
-
-
-def test_a_retry_waits_for_its_time(q: Connection) -> None:
-    fail_all(q, q.open_batch("broken"), after="1 hour")
-    assert (deliver_retries(q), q.drain()) == (0, [])
-
-
 @pytest.mark.parametrize(("maximum", "deliveries"), [("0", 1), ("2", 3), (None, 6)])
 def test_events_die_after_their_retries(
     q: Connection, maximum: str | None, deliveries: int
@@ -153,16 +143,7 @@ def test_event_retry_retries_without_limit(db: Connection, when: str) -> None:
     assert (dead_letters(db), db.drain()) == ([], ["broken"])
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "select pgque.nack_batch(%s, array[%s]::bigint[])",
-        "select pgque.dead_letter_batch(%s, array[%s]::bigint[], 'bad')",
-        "select pgque.event_retry(%s, %s, 0)",
-        "select pgque.event_retry(%s, %s, now())",
-    ],
-)
-def test_an_id_that_is_not_in_the_batch_is_refused(db: Connection, call: str) -> None:
+def test_an_id_that_is_not_in_the_batch_is_refused(db: Connection) -> None:
     db.make_queue(consumers=("c", "other"))
     fail_all(db, db.open_batch("broken"))
     db.drain(consumer="other")
@@ -170,9 +151,15 @@ def test_an_id_that_is_not_in_the_batch_is_refused(db: Connection, call: str) ->
     batch = db.next_batch(consumer="other")  # the retry is the other consumer's
     (later,) = db.send("b")
     db.tick()
-    for event, named in ((4711, "4711"), (later, str(later)), (None, "null"), (1, "1")):
-        with refused("PQ009", f"event {named}"):
-            db.value(call, batch, event)
+    for call in (
+        "nack_batch(%s, array[%s]::bigint[])",
+        "dead_letter_batch(%s, array[%s]::bigint[], 'bad')",
+        "event_retry(%s, %s, 0)",
+        "event_retry(%s, %s, now())",
+    ):
+        for event, named in ((4711, "4711"), (later, str(later)), (None, "null"), (1, "1")):
+            with refused("PQ009", f"event {named}"):
+                db.value(f"select pgque.{call}", batch, event)
 
 
 def test_one_wrong_id_or_time_settles_none(q: Connection) -> None:
@@ -255,8 +242,11 @@ class TestPortions:
             db.finish(batch)
         return sizes
 
-    @pytest.mark.parametrize("sql", [CLAIM, INFO], ids=["claim", "next_batch_custom"])
-    @pytest.mark.parametrize("work", ["call pgque.maint_loop('0')", "select pgque.maint()"])
+    @pytest.mark.parametrize(
+        ("sql", "work"),
+        [(CLAIM, "call pgque.maint_loop('0')"), (INFO, "select pgque.maint()")],
+        ids=["claim", "next_batch_custom"],
+    )
     def test_a_batch_stays_within_its_maximum(self, tens: Connection, sql: str, work: str) -> None:
         self.fail_tens(tens, 100)
         for _ in range(10):
@@ -311,19 +301,13 @@ class TestPortions:
     def test_cooperative_workers_get_small_batches_too(self, db: Connection) -> None:
         db.make_queue(consumers=(), ticker_max_count="10")
         db.value("select pgque.register_subconsumer('q', 'c', 'w')")
-        claim = (
-            "select batch_id from pgque.next_batch_custom('q', 'c', 'w', null, null, null, null)"
-        )
+        claim = self.INFO.replace("'c'", "'c', 'w'").replace("%s", "null")
         db.value("select pgque.send_batch('q', array_fill('x'::text, array[10]))")
         db.tick()
         fail_all(db, db.value(claim))
         db.value("select pgque.maint()")
         db.tick()
         assert len(db.events(db.value(claim))) == 10
-
-    def test_one_tick_that_holds_more_is_a_batch_all_the_same(self, q: Connection) -> None:
-        q.open_batch(*"abcde")
-        assert len(q.events(q.value(self.INFO, 2))) == 5
 
     def test_one_tick_with_more_of_them_comes_alone_before_an_empty_one(
         self, q: Connection

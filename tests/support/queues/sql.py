@@ -46,6 +46,17 @@ def refused(sqlstate: str, *words: str) -> Iterator[None]:
         assert word in told
 
 
+def run(db: "Connection", script: str) -> None:
+    db.execute(script.encode())
+
+
+def warnings_of(db: "Connection") -> list[str]:
+    """What the server will warn this connection of from now on."""
+    warnings: list[str] = []
+    db.add_notice_handler(lambda notice: warnings.append(str(notice.message_primary)))
+    return warnings
+
+
 def make_queue(
     db: "Connection", queue: str = "q", consumers: Sequence[str] = ("c",), **config: str
 ) -> None:
@@ -54,6 +65,12 @@ def make_queue(
         value(db, "select pgque.set_queue_config(%s, %s, %s)", queue, parameter, setting)
     for consumer in consumers:
         value(db, "select pgque.register_consumer(%s, %s)", queue, consumer)
+
+
+def make_anew(db: "Connection", **config: str) -> None:
+    """Drops the queue q, and makes it again."""
+    value(db, "select pgque.drop_queue('q', true)")
+    make_queue(db, **config)
 
 
 def queue_id(db: "Connection", queue: str = "q") -> int:
@@ -229,6 +246,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     rows = rows
     value = value
     make_queue = make_queue
+    make_anew = make_anew
     queue_id = queue_id
     event_tables = event_tables
     send = send
