@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.support.queues.races import race
-from tests.support.queues.sql import Connection, connect, refused
+from tests.support.queues.sql import Connection, connect, refused, warnings_of
 from tests.support.servers.dumps import dump, restore
 
 CALLS = [
@@ -104,21 +104,22 @@ class TestDropping:
         bare.send("after")
         assert received(bare) == ["before", "after"]
 
-    @pytest.mark.parametrize("call", CALLS)
     def test_a_producer_that_waited_for_it_is_refused(
-        self, bare: Connection, background: ThreadPoolExecutor, call: str
+        self, db: Connection, background: ThreadPoolExecutor
     ) -> None:
-        producer = bare.another()
-        producer.value(call, "q", "before")  # plans it
-        bare.execute("delete from pgque.idem")
-        with bare.transaction():
-            bare.value("select pgque.drop_queue('q')")
-            sending = background.submit(Connection.value, producer, call, "q", "too late")
-            bare.wait_until_blocked(producer)
-        with pytest.raises(psycopg.Error) as raised:
-            sending.result()
-        assert raised.value.sqlstate in ("23514", "PQ001"), raised.value
-        assert raised.value.sqlstate == "PQ001" or "queue_was_dropped" in str(raised.value)
+        producer = db.another()
+        for call in CALLS:
+            db.make_queue(consumers=())
+            producer.value(call, "q", "before")  # plans it
+            db.execute("delete from pgque.idem")
+            with db.transaction():
+                db.value("select pgque.drop_queue('q')")
+                sending = background.submit(Connection.value, producer, call, "q", "too late")
+                db.wait_until_blocked(producer)
+            with pytest.raises(psycopg.Error) as raised:
+                sending.result()
+            assert raised.value.sqlstate in ("23514", "PQ001"), raised.value
+            assert raised.value.sqlstate == "PQ001" or "queue_was_dropped" in str(raised.value)
 
     def test_waits_for_no_producer_of_another_queue(self, db: Connection) -> None:
         db.make_queue("busy")
@@ -158,13 +159,6 @@ def make_and_drop(db: Connection, *queues: str) -> None:
         drop_queue(db, queue)
 
 
-@pytest.fixture
-def warnings(db: Connection) -> list[str]:
-    found: list[str] = []
-    db.add_notice_handler(lambda notice: found.append(notice.message_primary or ""))
-    return found
-
-
 class TestKept:
     def test_are_the_events_of_a_restore_that_maintenance_runs_into(
         self, q: Connection, database_url: str, server: Any, empty_url: str, tmp_path: Path
@@ -188,9 +182,8 @@ class TestKept:
                 db.execute(f"set transaction isolation level {isolation}".encode())
                 db.value(MAINTAIN)
 
-    def test_is_a_table_that_somebodys_view_reads_and_no_other(
-        self, db: Connection, warnings: list[str]
-    ) -> None:
+    def test_is_a_table_that_somebodys_view_reads_and_no_other(self, db: Connection) -> None:
+        warnings = warnings_of(db)
         for queue in ("seen", "q"):
             db.make_queue(queue)
         db.execute("create view public.seen as select * from pgque.event_1")
@@ -203,7 +196,8 @@ class TestKept:
         assert db.value(MAINTAIN) == 1
         assert tables(db, "event_1%") == []
 
-    def test_is_a_table_that_its_owner_renamed(self, q: Connection, warnings: list[str]) -> None:
+    def test_is_a_table_that_its_owner_renamed(self, q: Connection) -> None:
+        warnings = warnings_of(q)
         q.send("x")
         q.execute("alter table pgque.event_1 rename to archive")
         make_and_drop(q, "another")

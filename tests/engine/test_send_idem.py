@@ -76,21 +76,22 @@ class TestKeys:
 
 
 class TestEvents:
-    @pytest.mark.parametrize(
-        ("payload", "stored"),
-        [("'{\"a\":1}'", '{"a":1}'), ("'{\"a\":1}'::jsonb", '{"a": 1}')],
-    )
-    def test_fields_are_where_send_has_them(self, q: Connection, payload: str, stored: str) -> None:
-        call = f"select deduped from pgque.send_idem('q', 'kind', {payload}, 'k')"
-        assert [q.value(call), q.value(call)] == [False, True]
-        keyed = f"'q', 'kind', {payload}, 'k 2', i_partition_key => 'customer 7'"
-        q.value(f"select deduped from pgque.send_idem({keyed})")
-        q.value(f"select pgque.send('q', 'kind', {payload}, 'customer 7')")
-        assert [row[4:] for row in q.events(q.open_batch())] == [
-            ("kind", stored, None, "k", None, None),
-            ("kind", stored, "customer 7", "k 2", None, None),
-            ("kind", stored, "customer 7", None, None, None),
-        ]
+    def test_fields_are_where_send_has_them(self, q: Connection) -> None:
+        forms = {"'{\"a\":1}'": '{"a":1}', "'{\"a\":1}'::jsonb": '{"a": 1}'}
+        for payload, stored in forms.items():
+            call = f"select deduped from pgque.send_idem('q', 'kind', {payload}, 'k')"
+            assert [q.value(call), q.value(call)] == [False, True]
+            keyed = f"'q', 'kind', {payload}, 'k 2', i_partition_key => 'customer 7'"
+            q.value(f"select deduped from pgque.send_idem({keyed})")
+            q.value(f"select pgque.send('q', 'kind', {payload}, 'customer 7')")
+            batch = q.open_batch()
+            assert [row[4:] for row in q.events(batch)] == [
+                ("kind", stored, None, "k", None, None),
+                ("kind", stored, "customer 7", "k 2", None, None),
+                ("kind", stored, "customer 7", None, None, None),
+            ]
+            q.finish(batch)
+            expire_keys(q)
 
 
 class TestConcurrency:

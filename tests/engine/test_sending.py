@@ -7,18 +7,19 @@ import pytest
 from tests.support.queues.sql import Connection, refused
 
 MIB = 1024 * 1024
-FORMS = pytest.mark.parametrize("form", ["send_batch('q', {})", "send_batch('q', 't', {})"])
 
 
 def sent_by(db: Connection, call: str, *params: object) -> list[tuple[Any, ...]]:
     """Type, data and extras of what a call publishes."""
     db.value(f"select pgque.{call}", *params)
-    return [row[4:] for row in db.events(db.open_batch())]
+    batch = db.open_batch()
+    found = [row[4:] for row in db.events(batch)]
+    db.finish(batch)
+    return found
 
 
-@pytest.mark.parametrize(
-    ("call", "published"),
-    [
+def test_each_form_publishes_type_and_payload(q: Connection) -> None:
+    for call, published in (
         ("send('q', 'x')", [("default", "x")]),
         ("send('q', 't', 'x')", [("t", "x")]),
         ("send('q', '{\"a\":1, \"a\":2}')", [("default", '{"a":1, "a":2}')]),
@@ -35,85 +36,58 @@ def sent_by(db: Connection, call: str, *params: object) -> list[tuple[Any, ...]]
         ("send_batch('q', 't', '{a,\"{\\\"b\\\":1}\"}')", [("t", "a"), ("t", '{"b":1}')]),
         ("send_batch('q', array['[1,2]'::jsonb])", [("default", "[1, 2]")]),
         ("send_batch('q', 't', array['[1,2]'::jsonb])", [("t", "[1, 2]")]),
-    ],
-)
-def test_each_form_publishes_type_and_payload(
-    q: Connection, call: str, published: list[tuple[str | None, str | None]]
-) -> None:
-    assert sent_by(q, call) == [(*each, None, None, None, None) for each in published]
-
-
-@pytest.mark.parametrize("payload", ["'x'", "'x'::text", "'\"x\"'::jsonb"])
-@pytest.mark.parametrize("key", ["customer 7", "", None])
-def test_a_partition_key_is_the_first_extra(q: Connection, payload: str, key: str | None) -> None:
-    (sent,) = sent_by(q, f"send('q', 't', {payload}, %s)", key)
-    assert (sent[0], sent[2:]) == ("t", (key, None, None, None))
-
-
-def test_arguments_go_by_the_names_of_the_interface(q: Connection) -> None:
-    for call in (
-        "send(queue_name => 'q', payload => 'x')",
-        "send(queue_name => 'q', type_name => 't', payload => 'x')",
-        "send(i_queue => 'q', i_type => 't', i_payload => 'x', i_partition_key => 'k')",
-        "send_batch(queue_name => 'q', payloads => '{x}')",
-        "send_batch(queue_name => 'q', type_name => 't', payloads => array['x'])",
     ):
-        assert q.value(f"select pgque.{call}")
+        assert sent_by(q, call) == [(*each, None, None, None, None) for each in published], call
 
 
-def test_extras_arrive_in_their_columns(q: Connection) -> None:
-    call = "insert_event('q', 't', 'x', '1', null, '3', '4')"
-    assert sent_by(q, call) == [("t", "x", "1", None, "3", "4")]
+def test_a_partition_key_is_the_first_extra(q: Connection) -> None:
+    for payload in ("'x'", "'x'::text", "'\"x\"'::jsonb"):
+        for key in ("customer 7", "", None):
+            (sent,) = sent_by(q, f"send('q', 't', {payload}, %s)", key)
+            assert (sent[0], sent[2:]) == ("t", (key, None, None, None))
 
 
-@pytest.mark.parametrize("text", ["", "ünï ☃", 'it\'s "quoted"', "a\nb\tc", "\\x41", "x" * 200_000])
-def test_text_goes_through_unchanged(q: Connection, text: str) -> None:
-    assert sent_by(q, "send('q', %s, %s)", text[:1], text)[0][:2] == (text[:1], text)
+def test_text_goes_through_unchanged(q: Connection) -> None:
+    for text in ("", "ünï ☃", 'it\'s "quoted"', "a\nb\tc", "\\x41", "x" * 200_000):
+        assert sent_by(q, "send('q', %s, %s)", text[:1], text)[0][:2] == (text[:1], text)
 
 
-def test_ids_are_those_of_the_events_and_grow_with_each_one(q: Connection) -> None:
-    ids = [q.value("select pgque.send('q', 'x')") for _ in range(3)]
-    assert q.event_ids(q.open_batch()) == ids == sorted(set(ids))
+def test_send_batch_returns_ids_in_the_order_given(q: Connection) -> None:
+    arrays: dict[str, list[str | None]] = {
+        "array['a', null, 'b', null]": ["a", None, "b", None],
+        "'{a,NULL,null}'": ["a", None, None],
+        "'{\"NULL\"}'": ["NULL"],
+        "array[null::text]": [None],
+        "array['1'::jsonb, null, 'null'::jsonb]": ["1", None, "null"],
+        "array[['a', 'b'], ['c', 'd']]": ["a", "b", "c", "d"],
+        "'[5:8]={a,b,c,d}'::text[]": ["a", "b", "c", "d"],
+        "array(select (n % 7)::text from generate_series(1, 497) n)": [*"1234560"] * 71,
+    }
+    for array, sent in arrays.items():
+        ids = q.value(f"select pgque.send_batch('q', 't', {array})")
+        batch = q.open_batch()
+        stored = {row[0]: row[5] for row in q.events(batch)}
+        assert [stored[number] for number in ids] == sent
+        assert len(ids) == len(stored)
+        q.finish(batch)
 
 
-@pytest.mark.parametrize(
-    ("array", "sent"),
-    [
-        ("array['a', null, 'b', null]", ["a", None, "b", None]),
-        ("'{a,NULL,null}'", ["a", None, None]),
-        ("'{\"NULL\"}'", ["NULL"]),
-        ("array[null::text]", [None]),
-        ("array['1'::jsonb, null, 'null'::jsonb]", ["1", None, "null"]),
-        ("array[['a', 'b'], ['c', 'd']]", ["a", "b", "c", "d"]),
-        ("'[5:8]={a,b,c,d}'::text[]", ["a", "b", "c", "d"]),
-        ("array(select (n % 7)::text from generate_series(1, 497) n)", [*"1234560"] * 71),
-    ],
-)
-def test_send_batch_returns_ids_in_the_order_given(
-    q: Connection, array: str, sent: list[str | None]
-) -> None:
-    ids = q.value(f"select pgque.send_batch('q', 't', {array})")
-    stored = {row[0]: row[5] for row in q.events(q.open_batch())}
-    assert [stored[number] for number in ids] == sent
-    assert len(ids) == len(stored)
-
-
-@FORMS
-def test_no_array_is_refused_and_an_empty_one_sends_nothing(q: Connection, form: str) -> None:
-    for array in ("null", "null::text", "null::text[]", "null::jsonb[]", "null::varchar[]"):
-        with refused("PQ005", "null", "empty"):
-            q.value(f"select pgque.{form.format(array)}")
-    for literal in ("{a", "a", "", "{{a},{b,c}}"):
-        with refused("22P02", "malformed array literal"):
-            q.value(f"select pgque.{form.format('%s')}", literal)
-    for array in ("'{}'", "'{}'::text[]", "'{}'::jsonb[]", "array[]::varchar[]"):
-        assert q.value(f"select pgque.{form.format(array)}") == []
+def test_no_array_is_refused_and_an_empty_one_sends_nothing(q: Connection) -> None:
+    for form in ("send_batch('q', {})", "send_batch('q', 't', {})"):
+        for array in ("null", "null::text", "null::text[]", "null::jsonb[]", "null::varchar[]"):
+            with refused("PQ005", "null", "empty"):
+                q.value(f"select pgque.{form.format(array)}")
+        for literal in ("{a", "a", "", "{{a},{b,c}}"):
+            with refused("22P02", "malformed array literal"):
+                q.value(f"select pgque.{form.format('%s')}", literal)
+        for array in ("'{}'", "'{}'::text[]", "'{}'::jsonb[]", "array[]::varchar[]"):
+            assert q.value(f"select pgque.{form.format(array)}") == []
     assert q.received() == []
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
+def test_a_closed_queue_takes_nothing_until_it_is_open_again(db: Connection) -> None:
+    db.make_queue("shut")
+    for call in (
         "send(%s, 'x')",
         "send(%s, 't', 'x')",
         "send(%s, '{}'::jsonb)",
@@ -127,20 +101,17 @@ def test_no_array_is_refused_and_an_empty_one_sends_nothing(q: Connection, form:
         "insert_event(%s, 't', 'x', '', '', '', '')",
         "insert_event_bulk(%s, 't', '{x}')",
         "current_event_table(%s)",
-    ],
-)
-def test_a_closed_queue_takes_nothing_until_it_is_open_again(db: Connection, call: str) -> None:
-    call = f"select pgque.{call}"
-    db.make_queue("shut", disable_insert="true")
-    for queue, code, words in (
-        ("nosuch", "PQ001", ('"nosuch"', "create_queue")),
-        (None, "PQ005", ()),
-        ("shut", "PQ006", ('"shut"', "disable_insert")),
     ):
-        with refused(code, *words):
-            db.value(call, queue)
-    db.value("select pgque.set_queue_config('shut', 'disable_insert', 'false')")
-    assert db.value(call, "shut")
+        db.value("select pgque.set_queue_config('shut', 'disable_insert', 'true')")
+        for queue, code, words in (
+            ("nosuch", "PQ001", ('"nosuch"', "create_queue")),
+            (None, "PQ005", ()),
+            ("shut", "PQ006", ('"shut"', "disable_insert")),
+        ):
+            with refused(code, *words):
+                db.value(f"select pgque.{call}", queue)
+        db.value("select pgque.set_queue_config('shut', 'disable_insert', 'false')")
+        assert db.value(f"select pgque.{call}", "shut")
 
 
 def test_events_carry_the_time_of_their_transaction_and_go_with_it(q: Connection) -> None:
