@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.queues.sql import Connection, refused
+from tests.support.queues.sql import Connection, refused, run
 
 EVENTS = "select ev_type, ev_data::json ->> 'a' from pgque.event order by ev_id"
 PROBLEM = "select problem from pgque.captured_tables()"
@@ -11,10 +11,6 @@ PROBLEM = "select problem from pgque.captured_tables()"
 @pytest.fixture(autouse=True)
 def queue(db: Connection) -> None:
     db.make_queue()
-
-
-def run(db: Connection, script: str) -> None:
-    db.execute(script.encode())
 
 
 def test_no_writer_is_stopped_whatever_it_does(db: Connection) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.queues.sql import Connection, refused
+from tests.support.queues.sql import Connection, refused, run
 
 # The types of the events and their tables, in the order of their ids.
 EVENTS = "select ev_type, ev_extra1 from pgque.event order by ev_id"
@@ -22,26 +22,14 @@ def queue(db: Connection) -> None:
     db.make_queue()
 
 
-def run(db: Connection, script: str) -> None:
-    db.execute(script.encode())
-
-
 def test_what_a_trigger_inserts_into_another_table_is_an_insert(db: Connection) -> None:
     run(db, ECHO)
 
     run(db, "begin; insert into t values (1); insert into t values (2); commit")
-
-    nested = [("insert", "public.log"), ("insert", "public.log"), ("insert", "public.t")]
-    assert db.rows(EVENTS) == nested * 2
-
-
-def test_what_a_trigger_changed_counts_for_its_own_transaction_only(db: Connection) -> None:
-    run(db, ECHO)
-    run(db, "insert into t values (1)")
-
     run(db, "insert into log values (9)")
 
-    assert db.rows(EVENTS)[-1] == ("insert", "public.log")
+    nested = [("insert", "public.log"), ("insert", "public.log"), ("insert", "public.t")]
+    assert db.rows(EVENTS) == [*nested * 2, ("insert", "public.log")]
 
 
 NEXT = """
@@ -82,16 +70,24 @@ def test_a_partition_truncated_after_the_whole_table_sends_its_rows(db: Connecti
     assert [kind for kind, _ in db.rows(EVENTS)] == ["truncate", "insert", "delete"]
 
 
-def test_other_writers_get_by_while_capture_waits_for_one(db: Connection) -> None:
+def test_other_writers_get_by_while_capture_waits_for_one_and_uncapture_for_a_reader(
+    db: Connection,
+) -> None:
     run(db, "create table t (id int primary key)")
-    writer, other = db.another(), db.another()
-    run(writer, "set idle_in_transaction_session_timeout = '20s'; begin; insert into t values (1)")
-    answer = db.blocked(lambda session: session.value("select pgque.capture('t', 'q')"))
+    other = db.another()
+    run(other, "set statement_timeout = '10s'")
+    for call, number in (("capture", 1), ("uncapture", 3)):
+        first = f"insert into t values ({number})" if call == "capture" else "select from t"
+        holder = db.another()
+        run(holder, f"set idle_in_transaction_session_timeout = '20s'; begin; {first}")
+        answer = db.blocked(lambda s, call=call: s.value(f"select pgque.{call}('t', 'q')"))
 
-    run(other, "set statement_timeout = '10s'; insert into t values (2)")
-    run(writer, "commit")
+        run(other, f"insert into t values ({number + 1})")
+        run(holder, "commit")
 
-    assert answer.result(60) == 1
+        assert answer.result(60) == 1
+    run(db, "insert into t values (5)")
+    assert [kind for kind, _ in db.rows(EVENTS)] == ["insert"], "of what came between the two"
 
 
 def test_capture_says_so_if_the_writers_never_end(db: Connection) -> None:
@@ -103,18 +99,6 @@ def test_capture_says_so_if_the_writers_never_end(db: Connection) -> None:
 
     with refused("55P03", "t could not be captured", "within 1 attempts"):
         run(db, "select pgque.capture('t', 'q')")
-
-
-def test_others_get_by_while_uncapture_waits_for_a_reader(db: Connection) -> None:
-    run(db, "create table t (id int primary key); select pgque.capture('t', 'q')")
-    reader, other = db.another(), db.another()
-    run(reader, "set idle_in_transaction_session_timeout = '20s'; begin; select from t")
-    answer = db.blocked(lambda session: session.value("select pgque.uncapture('t', 'q')"))
-
-    run(other, "set statement_timeout = '10s'; insert into t values (2)")
-    run(reader, "commit")
-
-    assert answer.result(60) == 1
 
 
 def test_nothing_is_locked_before_the_table_whose_partitions_are_captured(db: Connection) -> None:

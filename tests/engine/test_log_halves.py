@@ -2,21 +2,15 @@
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.support.queues.halves import catch_up, compact, is_one_half_empty
 from tests.support.queues.races import draw_next, race
-from tests.support.queues.sql import Connection, refused
+from tests.support.queues.sql import Connection, refused, warnings_of
 
 Begin = Callable[..., Connection]
-TICKS_OF_A_DAY = 864_000
-MEMORY_BYTES = 200 * 1024 * 1024
-LONGEST_WAIT_SECONDS = 5
-HALVES = "select log_name, half from pgque.log order by 1"
 ACK = "select pgque.ack_batch(%s, 'me', %s)"
 
 
@@ -54,7 +48,6 @@ def many_ticks(db: Connection) -> None:
     catch_up(db, "c")
 
 
-@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
 class TestASinkInAnOlderTransaction:
     """It works on its batch in a transaction that is older than a compaction."""
 
@@ -73,16 +66,16 @@ class TestASinkInAnOlderTransaction:
         assert db.compact_ticks() > 0
 
     def test_reads_its_batch_and_acks_it_in_its_next_transaction(
-        self, db: Connection, old: Begin, claimed: tuple[int, int], level: str
+        self, db: Connection, old: Begin, claimed: tuple[int, int]
     ) -> None:
         db.publish("c")
-        sink = old(level)
+        sink = old()
         self.compact(db)
         assert sink.payloads(claimed[0]) == ["a", "b"]
         with refused("40001"):
             sink.value(ACK, *claimed)
         sink.execute("rollback")
-        sink = old(level)
+        sink = old("serializable")
         sink.value(ACK, *claimed)
         batch = sink.next_batch()
         assert sink.payloads(batch) == ["c"]
@@ -91,9 +84,9 @@ class TestASinkInAnOlderTransaction:
         assert db.next_batch() is None
 
     def test_acks_if_it_began_with_a_renewal_for_which_the_compaction_waits(
-        self, db: Connection, old: Begin, claimed: tuple[int, int], level: str
+        self, db: Connection, old: Begin, claimed: tuple[int, int]
     ) -> None:
-        sink = old(level)
+        sink = old()
         sink.value("select pgque.renew_batch(%s, 'me', %s)::text", *claimed)
         db.bloat_positions()
         assert db.value("select pgque.maint_compact_positions()") == 0
@@ -101,14 +94,14 @@ class TestASinkInAnOlderTransaction:
         sink.execute("commit")
         assert db.next_batch() is None
 
-    @pytest.mark.parametrize("following", [(), ("c", "d")])
+    @pytest.mark.parametrize("following", ["", "cd"])
     @pytest.mark.parametrize("is_finished_first", [True, False])
     def test_cannot_ack_what_was_finished(
-        self, db: Connection, old: Begin, claimed: tuple[int, int], level: str,
-        following: tuple[str, ...], is_finished_first: bool,
+        self, db: Connection, old: Begin, claimed: tuple[int, int], following: str,
+        is_finished_first: bool,
     ) -> None:  # fmt: skip
         """What it writes would come before the newest position, and change nothing."""
-        sink = old(level)
+        sink = old()
         if not is_finished_first:
             self.compact(db)
         db.value(ACK, *claimed)
@@ -265,12 +258,11 @@ class TestTheHalfThatWasLeft:
         holder.execute("commit")
         assert empty_half(q, "position") == 1
 
-    @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
     def test_does_not_get_a_consumer_at_a_tick_that_only_it_has(
-        self, db: Connection, old: Begin, level: str
+        self, db: Connection, old: Begin
     ) -> None:
         many_ticks(db)
-        late = old(level)
+        late = old()
         assert db.compact_ticks() > 0
         for call in (
             "register_consumer_at('q', 'late', 5)",
@@ -309,8 +301,7 @@ class TestACopyOfTicks:
             db.value("select pgque.maint()")
         db.send("a")
         db.value("select pgque.set_queue_config('q', 'rotation_period', '1 microsecond')")
-        warnings: list[str] = []
-        db.add_notice_handler(lambda notice: warnings.append(notice.message_primary or ""))
+        warnings = warnings_of(db)
         assert db.value("select pgque.maint()") > 0
         assert db.value("select queue_cur_table from pgque.queue") == 1
         assert any("full_disk" in text for text in warnings)
@@ -329,59 +320,3 @@ class TestACopyOfTicks:
         assert q.rows("select min(tick_id), max(tick_id) from pgque.tick") == [(3000, 3101)]
         q.publish("a")
         assert q.drain()[-1:] == ["a"]
-
-
-def test_closing_a_queue_counts_in_a_session_of_replication(q: Connection) -> None:
-    replica = q.another()
-    replica.execute("set session_replication_role = replica")
-    replica.value("select pgque.set_queue_config('q', 'disable_insert', 'true')")
-    with refused("PQ006"):
-        q.send("closed")
-    replica.value("select pgque.set_queue_config('q', 'disable_insert', 'false')")
-    q.publish("open")
-    assert q.drain() == ["open"]
-
-
-def anonymous_bytes(db: Connection) -> int:
-    """What a session has allocated for itself."""
-    status = Path(f"/proc/{db.info.backend_pid}/status").read_text()
-    (kilobytes,) = (line.split()[1] for line in status.splitlines() if line[:7] == "RssAnon")
-    return int(kilobytes) * 1024
-
-
-def watched(maintaining: Future[Any], worker: Connection, poll: Connection) -> tuple[float, int]:
-    """Polls until maintenance is over; the longest poll, and the most memory it took."""
-    longest, most = 0.0, 0
-    while not maintaining.done():
-        began = time.monotonic()
-        poll.next_batch(consumer="fast")
-        longest = max(longest, time.monotonic() - began)
-        most = max(most, anonymous_bytes(worker))
-    maintaining.result()
-    return longest, most
-
-
-@pytest.mark.slow
-def test_a_day_of_ticks_behind_a_lagging_consumer_is_compacted_beside_consumers(
-    db: Connection, background: ThreadPoolExecutor, record_property: Any
-) -> None:
-    db.make_queue(consumers=("fast", "slow"))
-    db.bloat_ticks(TICKS_OF_A_DAY)
-    half_a_day = TICKS_OF_A_DAY // 2 + 1000
-    db.value("select pgque.register_consumer_at('q', 'slow', %s)", half_a_day)
-    db.value("select pgque.register_consumer_at('q', 'fast', %s)", db.last_tick())
-    worker, poll = db.another(), db.another()
-    worker.value("select pgque.maint_copy_ticks() - pgque.maint_copy_ticks()")  # plans it
-    before = anonymous_bytes(worker)
-    longest, most = 0.0, 0
-    for _ in range(6):
-        maintaining = background.submit(Connection.value, worker, "select pgque.maint()")
-        one = watched(maintaining, worker, poll)
-        longest, most = max(longest, one[0]), max(most, one[1])
-    record_property("longest_poll_seconds", longest)
-    record_property("memory_bytes", most - before)
-    print(f"longest poll {longest * 1000:.0f} ms, {(most - before) // 1024} kB")
-    assert db.rows(HALVES) == [("position", 0), ("tick", 0)]
-    assert db.value("select min(tick_id) from pgque.tick") == half_a_day
-    assert longest < LONGEST_WAIT_SECONDS
-    assert most - before < MEMORY_BYTES

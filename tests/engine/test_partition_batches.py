@@ -1,11 +1,10 @@
 """Slots read by batches: claim, read, ack and release with the functions of normal consumers."""
 
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from tests.support.queues.slot_batches import (
-    Claim,
     finish,
     keys_of,
     let_go,
@@ -49,13 +48,17 @@ class TestBatches:
         assert first.batch != second.batch
         assert (read(parted, first), read(parted, second)) == (["plain"], [])
 
-    def test_a_batch_that_is_let_go_takes_no_nack_of_a_message(self, parted: Connection) -> None:
+    def test_a_batch_that_is_let_go_takes_no_nack_of_a_message_and_no_end(
+        self, parted: Connection
+    ) -> None:
         claimed = taken(parted, 0)
         let_go(parted, claimed)
         message = "null, null, null, null, null, null, null, null, null)::pgque.message"
         sql = f"select pgque.nack(%s, row(min(ev_id), {message}) from pgque.get_batch_events(%s)"
         with refused("PQ015", "is a slot"):
             parted.value(sql, claimed.batch, claimed.batch)
+        with refused("PQ015", "is a slot of a partitioned one"):
+            parted.finish(claimed.batch)
 
     def test_a_slot_that_is_not_acked_holds_up_itself_alone(self, parted: Connection) -> None:
         failing = taken(parted, 0)
@@ -75,14 +78,6 @@ class TestBatches:
             ("c#0/2", given_up)
         ]
         assert take(parted, 0) is None
-
-    def test_a_batch_that_nobody_holds_is_not_finished_without_a_claim(
-        self, parted: Connection
-    ) -> None:
-        claimed = taken(parted, 0)
-        let_go(parted, claimed)
-        with refused("PQ015", "is a slot of a partitioned one"):
-            parted.finish(claimed.batch)
 
     def test_an_event_is_set_aside_and_the_slot_keeps_the_others(self, parted: Connection) -> None:
         claimed = taken(parted, 0)
@@ -134,9 +129,7 @@ class TestPages:
             take(db, 0, 1)
 
     @pytest.mark.parametrize("ends", [release, expire])
-    def test_a_batch_goes_on_after_the_last_acked_page(
-        self, db: Connection, ends: Callable[[Connection], None]
-    ) -> None:
+    def test_a_batch_goes_on_after_the_last_acked_page(self, db: Connection, ends: Any) -> None:
         queue_with_slots(db, 1)
         publish_keyed(db, ("k", "a"), ("k", "b"), ("k", "c"))
         receive(db, 0, 1, most=1)
@@ -165,9 +158,7 @@ class TestPages:
         assert texts(receive(db, 0, 1)) == ["a"]
 
     @pytest.mark.parametrize("ends", [let_go, lambda db, claimed: expire(db, 0)])
-    def test_no_worker_gets_a_slot_with_an_open_batch(
-        self, parted: Connection, ends: Callable[[Connection, Claim], None]
-    ) -> None:
+    def test_no_worker_gets_a_slot_with_an_open_batch(self, parted: Connection, ends: Any) -> None:
         """Its results may be stored under its id, so its next attempt must have the same events."""
         claimed = taken(parted, 0)
         assert claim(parted, 0) is None

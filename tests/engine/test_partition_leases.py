@@ -1,9 +1,8 @@
 """Who holds a slot of a partitioned consumer, what others may do meanwhile, and what is refused."""
 
-from typing import Any
-
 import pytest
 
+from tests.support.queues.races import race
 from tests.support.queues.slots import (
     ack,
     claim,
@@ -61,12 +60,10 @@ def test_a_released_slot_is_free_and_its_page_comes_again(one: Connection) -> No
     assert texts(receive(one, 0, 1, "other")) == ["a"]
 
 
-@pytest.mark.parametrize("worker", ["other", None])
-def test_only_its_holder_releases_a_slot(one: Connection, worker: str | None) -> None:
-    assert release(one, worker=worker) is False
+def test_only_its_holder_releases_a_slot(one: Connection) -> None:
+    assert [release(one, worker=worker) for worker in ("other", None)] == [False, False]
     assert statuses(one, "lease_owner") == [("w",)]
-    release(one)
-    assert release(one, worker=worker) is False
+    assert [release(one, worker=worker) for worker in ("w", "other", None)] == [True, False, False]
 
 
 def test_who_lost_the_lease_is_refused_and_the_heir_begins_anew(one: Connection) -> None:
@@ -89,9 +86,7 @@ def test_who_lost_the_lease_is_refused_and_the_heir_begins_anew(one: Connection)
 @pytest.mark.parametrize(("undone", "epoch"), [(False, None), (True, 2)])
 def test_of_two_claims_at_once_one_wins(one: Connection, undone: bool, epoch: int | None) -> None:
     release(one)
-    with one.transaction(force_rollback=undone):
-        assert claim(one) == 2
-        answer = one.blocked(claim, 0, "other")
+    _, answer = race(one, claim, lambda two: claim(two, 0, "other"), rollback=undone)
     assert answer.result() == epoch
 
 
@@ -130,39 +125,36 @@ def test_slots_survive_a_compaction(one: Connection) -> None:
     assert statuses(one, "lease_owner", "epoch") == [("w", 1)]
 
 
-@pytest.mark.parametrize(("slot", "n"), [(2, 2), (-1, 2), (0, 0), (0, 257), (None, 2), (0, None)])
-def test_impossible_slots_are_refused(bare: Connection, slot: int | None, n: int | None) -> None:
-    with refused("PQ005", "cannot have a slot", "1 to 256 slots"):
-        subscribe(bare, slot, n)
+def test_impossible_slots_are_refused(bare: Connection) -> None:
+    for slot, n in ((2, 2), (-1, 2), (0, 0), (0, 257), (None, 2), (0, None)):
+        with refused("PQ005", "cannot have a slot", "1 to 256 slots"):
+            subscribe(bare, slot, n)
+    for number in (0, 257, None):
+        with refused("PQ005", "1 to 256 slots"):
+            bare.value("select pgque.subscribe_slots('q', 'c', %s::integer)", number)
     assert left_over(bare) == {}
 
 
-CALLS = [
-    "claim_slot({}, 'w')",
-    "release_slot({}, 'w')",
-    "receive_partitioned({}, 2, 'w')",
-    "ack_partitioned({}, 2, 'w')",
-    "nack_partitioned({}, 2, 'w', null)",
-]
-
-
-@pytest.mark.parametrize("call", CALLS)
-def test_a_slot_that_is_only_reserved_cannot_be_used(bare: Connection, call: str) -> None:
+def test_a_slot_that_is_only_reserved_cannot_be_used(bare: Connection) -> None:
     subscribe(bare, 0, 2)
-    with refused("PQ002", 'slot 1 of consumer "c" is not subscribed', "subscribe_slot"):
-        bare.execute(f"select pgque.{call}".format("'q', 'c', 1").encode())
-
-
-@pytest.mark.parametrize("n", [3, None])
-def test_a_wrong_number_of_slots_is_refused(db: Connection, n: Any) -> None:
-    queue_with_slots(db, 2)
     for call in (
-        lambda: receive(db, 0, n),
-        lambda: ack(db, 0, n),
-        lambda: nack(db, 1, 0, n),
+        "claim_slot('q', 'c', 1, 'w')",
+        "release_slot('q', 'c', 1, 'w')",
+        "receive_partitioned('q', 'c', 1, 2, 'w')",
+        "ack_partitioned('q', 'c', 1, 2, 'w')",
+        "nack_partitioned('q', 'c', 1, 2, 'w', null)",
     ):
-        with refused("PQ005", "has 2 slots, not"):
-            call()
+        with refused("PQ002", 'slot 1 of consumer "c" is not subscribed', "subscribe_slot"):
+            bare.value(f"select pgque.{call}")
+
+
+def test_a_wrong_number_of_slots_is_refused(db: Connection) -> None:
+    queue_with_slots(db, 2)
+    for call in ("receive_partitioned", "ack_partitioned", "nack_partitioned"):
+        message = ", null" if call == "nack_partitioned" else ""
+        for n in (3, None):
+            with refused("PQ005", "has 2 slots, not"):
+                db.value(f"select pgque.{call}('q', 'c', 0, %s, 'w'{message})", n)
 
 
 def test_arguments_that_make_no_sense_are_refused(db: Connection) -> None:
@@ -206,18 +198,14 @@ def test_only_events_of_the_page_can_be_nacked(db: Connection) -> None:
         nack(db, own)
 
 
-@pytest.mark.parametrize("name", ["c#0/2", "c#2/3", "c#7/3", "c"])
-def test_a_name_that_is_no_slot_now_leads_to_the_slots(db: Connection, name: str) -> None:
+def test_a_name_that_is_no_slot_now_leads_to_the_slots(db: Connection) -> None:
     queue_with_slots(db, 2)
     db.value("select pgque.repartition('q', 'c', 3)")
     db.value("select pgque.unsubscribe_slot('q', 'c', 2)")
-    with refused(
-        "PQ002",
-        'where "c" has 3 slots now',
-        "from c#0/3 to c#2/3",
-        "select pgque.subscribe_slots('q', 'c', 3);",
-    ):
-        db.execute("select * from pgque.claim_batch('q', %s, 'run')", [name])
+    call = "select pgque.subscribe_slots('q', 'c', 3);"
+    for name in ("c#0/2", "c#2/3", "c#7/3", "c"):
+        with refused("PQ002", 'where "c" has 3 slots now', "from c#0/3 to c#2/3", call):
+            db.execute("select * from pgque.claim_batch('q', %s, 'run')", [name])
 
 
 def test_another_consumer_or_queue_is_not_taken_for_a_slots(db: Connection) -> None:

@@ -25,14 +25,8 @@ from tests.support.queues.slots import (
 )
 from tests.support.queues.sql import Connection, refused
 
-BESIDE = pytest.mark.parametrize(("queue", "consumer"), [("q", "other"), ("elsewhere", "c")])
-
-
-@pytest.fixture
-def bare(db: Connection) -> Connection:
-    """A queue without consumers."""
-    db.make_queue(consumers=())
-    return db
+# Consumers that could be taken for the one under test: of its queue, and of its name.
+BESIDE = (("q", "other"), ("elsewhere", "c"))
 
 
 @pytest.fixture
@@ -82,11 +76,8 @@ class TestSubscribing:
             subscribe(two, 2, 3)
         unsubscribe(two, 1)
         subscribe(two, 2, 3)
-        assert statuses(two, "slot", "n", "subscribed") == [
-            (0, 3, False),
-            (1, 3, False),
-            (2, 3, True),
-        ]
+        shown = statuses(two, "slot", "n", "subscribed")
+        assert shown == [(0, 3, False), (1, 3, False), (2, 3, True)]
 
     def test_a_slot_that_comes_back_starts_at_the_last_tick(self, two: Connection) -> None:
         unsubscribe(two, 0)
@@ -142,11 +133,6 @@ class TestSubscribing:
         assert slot_batches.subscribe(db, 2, "earliest") == 1
         assert in_order(slot_batches.drain(db, 2)) == {key: [0] for key in KEYS}
 
-    @pytest.mark.parametrize("n", [0, 257, None])
-    def test_an_impossible_number_is_refused(self, bare: Connection, n: int | None) -> None:
-        with refused("PQ005", "1 to 256 slots"):
-            bare.value("select pgque.subscribe_slots('q', 'c', %s::integer)", n)
-
     def test_a_consumer_has_either_slots_or_none(self, q: Connection) -> None:
         """Its position would be forgotten. The hint moves it."""
         publish_round(q, 0)
@@ -188,20 +174,6 @@ class TestEnding:
         assert db.rows("select * from pgque.dead_letter") == []
         assert db.rows("select * from pgque.retry_queue") == []
 
-    @pytest.mark.parametrize(
-        "others", [(), (("q", "other"),), (("elsewhere", "c"),)], ids=["alone", "other", "c"]
-    )
-    def test_reserved_slots_go_with_the_last_subscribed_one(
-        self, bare: Connection, others: tuple[tuple[str, str], ...]
-    ) -> None:
-        bare.make_queue("elsewhere", consumers=())
-        for queue, consumer in others:
-            bare.value("select pgque.subscribe_slots(%s, %s, 2)", queue, consumer)
-        before = left_over(bare)
-        subscribe(bare, 1, 4)
-        unsubscribe(bare, 1)
-        assert left_over(bare) == before
-
     def test_one_slot_goes_without_the_others(self, two: Connection) -> None:
         unsubscribe(two, 1)
         publish_keyed(two, (None, "a"))
@@ -216,31 +188,33 @@ class TestEnding:
         second.result()
         assert left_over(two) == {}
 
-    @BESIDE
-    def test_a_slot_does_not_wait_for_another_consumer(
-        self, two: Connection, queue: str, consumer: str
+    def test_reserved_slots_go_with_the_last_subscribed_one_and_wait_for_no_other_consumer(
+        self, bare: Connection
     ) -> None:
-        two.make_queue("elsewhere", consumers=())
-        two.value("select pgque.subscribe_slot(%s, %s, 0, 1)", queue, consumer)
-        busy = two.another()
-        two.execute("set lock_timeout = '1 s'")
-        with busy.transaction():
-            busy.value("select pgque.subscribe_slot(%s, %s, 0, 1)", queue, consumer)
-            unsubscribe(two, 1)
-        assert statuses(two, "slot") == [(0,), (0,)]
+        bare.make_queue("elsewhere", consumers=())
+        for queue, consumer in BESIDE:
+            bare.value("select pgque.subscribe_slots(%s, %s, 2)", queue, consumer)
+        before = left_over(bare)
+        subscribe(bare, 1, 4)
+        bare.execute("set lock_timeout = '1 s'")
+        with (busy := bare.another()).transaction():
+            for queue, consumer in BESIDE:
+                busy.value("select pgque.subscribe_slot(%s, %s, 0, 2)", queue, consumer)
+            unsubscribe(bare, 1)
+        assert left_over(bare) == before
 
-    @BESIDE
     @pytest.mark.parametrize("retries", ["5", "0"])
-    def test_takes_nothing_from_another_consumer(
-        self, two: Connection, queue: str, consumer: str, retries: str
-    ) -> None:
-        before = consumer_with_failures(two, queue, consumer, 2, max_retries=retries)
+    def test_takes_nothing_from_another_consumer(self, two: Connection, retries: str) -> None:
+        before = [consumer_with_failures(two, *other, n=2, max_retries=retries) for other in BESIDE]
         unsubscribe(two, 0)
         unsubscribe(two, 1)
-        assert failures(two, queue, consumer) == before != []
+        assert [failures(two, *other) for other in BESIDE] == before
+        assert [] not in before
         assert statuses(two, "queue_name", "consumer", "slot") == [
-            (queue, consumer, 0),
-            (queue, consumer, 1),
+            ("elsewhere", "c", 0),
+            ("elsewhere", "c", 1),
+            ("q", "other", 0),
+            ("q", "other", 1),
         ]
 
     def test_a_dropped_queue_takes_its_slots_along(self, db: Connection) -> None:
@@ -260,16 +234,3 @@ def fail_in_each(db: Connection, slots: tuple[int, ...]) -> None:
         first, *_ = receive(db, slot, n)
         nack(db, first[0], slot, n)
         ack(db, slot, n)
-
-
-def test_a_reader_needs_no_more_for_a_whole_cycle(db: Connection) -> None:
-    queue_with_slots(db, 1)
-    publish_keyed(db, ("k", "a"))
-    db.execute("set role pgque_reader")
-    subscribe(db, 0, 2, "mine")
-    assert texts(receive(db, 0, 1)) == ["a"]
-    assert ack(db, 0, 1) == 1
-    assert statuses(db, "consumer", "slot") == [("c", 0), ("mine", 0), ("mine", 1)]
-    unsubscribe(db, 0)
-    with refused("42501"):
-        db.execute("delete from pgque.partition_consumer")

@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import INSTALL_SQL, Server
 from tests.support.queues.sessions import db
-from tests.support.queues.sql import Connection, connect, refused
+from tests.support.queues.sql import Connection, connect, refused, run
 from tests.support.servers.databases import owned_database
 
 __all__ = ["db"]
@@ -30,10 +30,6 @@ def setup(db: Connection) -> Iterator[None]:
     db.execute("rollback")
     run(db, "reset session authorization; reset role")
     run(db, "".join(f"drop owned by {role} cascade; drop role {role};" for role in ROLES))
-
-
-def run(db: Connection, script: str) -> None:
-    db.execute(script.encode())
 
 
 def run_as(db: Connection, role: str, script: str) -> None:
