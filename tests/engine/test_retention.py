@@ -9,7 +9,8 @@ from tests.support.queues.metrics import health
 from tests.support.queues.sql import Connection, refused
 
 WEEK = timedelta(days=7)
-STEP = timedelta(hours=6)
+STEP = timedelta(hours=12)
+COUNT = 30
 
 
 def pass_time(db: Connection, time: timedelta, queue: str = "q") -> None:
@@ -93,7 +94,7 @@ def test_a_retention_that_ends_lets_the_next_rotations_empty_the_tables(db: Conn
 def test_a_time_within_the_retention_can_always_be_sought(db: Connection) -> None:
     """After compaction and rotation, up to the retention's last second."""
     db.make_queue(retention="7 days")
-    for number in range(60):
+    for number in range(COUNT):
         db.publish(str(number))
         db.bloat_ticks(20)
         catch_up(db, "c")
@@ -101,14 +102,14 @@ def test_a_time_within_the_retention_can_always_be_sought(db: Connection) -> Non
         maintain(db)
     since = datetime.now().astimezone() - WEEK + timedelta(minutes=1)
     db.value("select pgque.register_consumer('q', 'week', %s)", since.isoformat())
-    expected = [str(number) for number in range(60 - int(WEEK / STEP) + 1, 60)]
+    expected = [str(number) for number in range(COUNT - int(WEEK / STEP) + 1, COUNT)]
     assert db.drain(consumer="week")[-len(expected) :] == expected
 
 
-@pytest.mark.parametrize("retention", ["0", "-1 day", "soon", "2000 years"])
-def test_what_is_no_retention_is_refused(q: Connection, retention: str) -> None:
-    with refused("PQ005", "retention"):
-        q.value("select pgque.set_queue_config('q', 'retention', %s)", retention)
+def test_what_is_no_retention_is_refused(q: Connection) -> None:
+    for retention in ("0", "-1 day", "soon", "2000 years"):
+        with refused("PQ005", "retention"):
+            q.value("select pgque.set_queue_config('q', 'retention', %s)", retention)
 
 
 class TestHealth:

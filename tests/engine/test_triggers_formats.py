@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from tests.support.queues.sql import Connection
-from tests.support.queues.triggers import TRIGGERS, Event, attach, take_events
+from tests.support.queues.triggers import TRIGGERS, Event, attach, events_of
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def change(db: Connection) -> list[Event]:
     db.execute("insert into t (id, txt) values (1, 'text1')")
     db.execute("update t set txt = 'text2'")
     db.execute("delete from t")
-    return take_events(db)
+    return events_of(db)
 
 
 def published(db: Connection, function: str, type_name: str, literal: str) -> str:
@@ -37,7 +37,7 @@ def published(db: Connection, function: str, type_name: str, literal: str) -> st
         f"insert into t values (1, %s::{type_name}, array[%s, %s]::{type_name}[])".encode(),
         [literal] * 3,
     )
-    (event,) = take_events(db)
+    (event,) = events_of(db)
     assert event.data is not None
     return event.data
 
@@ -79,7 +79,7 @@ def test_sqltriga_sets_what_changed_or_the_key_to_itself(db: Connection) -> None
     db.execute("update t set val = 1.00")  # equal to the type
     db.execute("update t set txt = txt")
     db.execute("update t set val = null, txt = 'b'")
-    assert [event.data for event in take_events(db)][1:] == [
+    assert [event.data for event in events_of(db)][1:] == [
         "val='1.00' where id='1'",
         "id='1' where id='1'",
         "txt='b',val=NULL where id='1'",
@@ -90,7 +90,6 @@ def test_sqltriga_sets_what_changed_or_the_key_to_itself(db: Connection) -> None
 JSON_VALUES = [
     ("text", "'\"quoted\\string$%,@\"'", r'"' + r"'\"quoted\\string$%,@\"'" + '"'),
     ("bytea", r"\x00FF01", r'"\\x00ff01"'),
-    ("bool", "true", "true"),
     ("bool", "false", "false"),
     ("timestamptz", "2009-09-19 11:59:48.599", '"2009-09-19T11:59:48.599+00:00"'),
     ("timestamptz", "infinity", '"infinity"'),
@@ -98,23 +97,18 @@ JSON_VALUES = [
     ("timestamp", "0044-03-15 12:00 BC", '"0044-03-15T12:00:00 BC"'),
     ("date", "2009-09-19", '"2009-09-19"'),
     ("date", "-infinity", '"-infinity"'),
-    ("time", "11:59:48.599", '"11:59:48.599"'),
     ("int2", "10010", "10010"),
     ("int4", "100100100", "100100100"),
-    ("int8", "9223372036854775807", "9223372036854775807"),
     ("int8", "-9223372036854775808", "-9223372036854775808"),
     ("oid", "100200300", '"100200300"'),
-    ("xid", "100200300", '"100200300"'),
     ("float8", "NaN", '"NaN"'),
     ("numeric(40,15)", "100100.600500566501811", '"100100.600500566501811"'),
     ("box", "((1.1, 2.1), (5.6, 5.7))", '"(5.6,5.7),(1.1,2.1)"'),
-    ("uuid", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", '"a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"'),
     ("json", '{"a": [false, null, true]}', r'"{\"a\": [false, null, true]}"'),
-    ("json", "[1,2,3]", '"[1,2,3]"'),
     ("char(5)", "ab", '"ab   "'),
-    ("inet", "10.0.0.1", '"10.0.0.1"'),
     ("text", "", '""'),
     ("text", "null", '"null"'),
+    *(("text", text, json.dumps(text)) for text in ('"', '""', "\\", '\\"', "a\nb", "'", "{}")),
     ("text", 'a,"b",(c)\\ \n\t', r'"a,\"b\",(c)\\ \n\t"'),
     ("text", "ünïcödé €", '"ünïcödé €"'),
 ]
@@ -175,17 +169,6 @@ def test_sqltriga_is_like_pgqs(db: Connection) -> None:
         assert data == f"(nr,val,arr) values ('1',{expected})"
 
 
-def test_texts_that_look_like_syntax_arrive_whole(db: Connection) -> None:
-    texts = ['"', '""', "\\", '\\"', ",", "(", "", "a\nb", "'", "{}", "☃" * 99]
-    db.execute("create table t (id int primary key, a text, b text, c text)")
-    attach(db, "jsontriga")
-    for number, text in enumerate(texts):
-        db.execute("insert into t values (%s, %s, null, %s)", [number, text, text])
-    assert [json.loads(event.data or "") for event in take_events(db)] == [
-        {"id": number, "a": text, "b": None, "c": text} for number, text in enumerate(texts)
-    ]
-
-
 def test_fragments_of_sqltriga_rebuild_the_table(db: Connection) -> None:
     db.execute("create table t (id int primary key, a text, b timestamptz, c float8, d bytea)")
     db.execute("create table copy (like t)")
@@ -206,7 +189,7 @@ def test_fragments_of_sqltriga_rebuild_the_table(db: Connection) -> None:
         "U": "update copy set {}",
         "D": "delete from copy where {}",
     }
-    for event in take_events(db):
+    for event in events_of(db):
         db.execute(verbs[event.type or ""].format(event.data).encode())
     assert db.rows("select * from copy order by id") == db.rows("select * from t order by id")
 
@@ -231,12 +214,12 @@ def test_display_settings_of_the_session_change_nothing(db: Connection, function
     ]:
         db.execute(f"set {setting}".encode())
     db.execute(insert, [2])
-    one, two = take_events(db)
+    one, two = events_of(db)
     assert (one.data or "").replace("1", "#", 1) == (two.data or "").replace("2", "#", 1)
     # A change that the session does not show is sent, too.
     db.execute("update t set c = 0.3, g = 'y' where id = 1")
     db.execute("update t set c = 0.1::float8 * 3, g = 'z' where id = 1")
-    _, event = take_events(db)
+    _, event = events_of(db)
     assert "0.30000000000000004" in (event.data or "")
 
 
@@ -250,23 +233,20 @@ def test_old_sessions_change_no_backslash(db: Connection, database_url: str, fun
         with psycopg.connect(database_url, autocommit=True) as session:
             session.execute(f"set standard_conforming_strings = {setting}")
             session.execute(insert, [number, 'a\\b" é'])
-    off, on = take_events(db)
+    off, on = events_of(db)
     assert (off.data or "").replace("0", "1", 1) == on.data
 
 
-@pytest.mark.parametrize(
-    ("function", "kind", "data"),
-    [
-        ("jsontriga", '{"op":"TRUNCATE","table":["public","t"],"pkey":["id"]}', "{}"),
+def test_truncate_is_sent(bank: Connection) -> None:
+    for function, kind, data in (
+        ("jsontriga", KIND("TRUNCATE"), "{}"),
         ("logutriga", "R", ""),
         ("sqltriga", "R", ""),
-    ],
-)
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_truncate_is_sent(bank: Connection, function: str, kind: str, data: str, when: str) -> None:
-    attach(bank, function, ops="truncate", each="statement", when=when)
-    bank.execute("truncate t")
-    assert take_events(bank) == [Event(kind, data, "public.t")]
+    ):
+        for when in ("before", "after"):
+            attach(bank, function, ops="truncate", each="statement", when=when)
+            assert events_of(bank, "truncate t") == [Event(kind, data, "public.t")]
+            bank.execute("drop trigger trg on t")
 
 
 def test_a_table_without_columns_makes_events(db: Connection) -> None:
@@ -274,4 +254,4 @@ def test_a_table_without_columns_makes_events(db: Connection) -> None:
     for function in TRIGGERS:
         attach(db, function, name=f"trg_{function}")
     db.execute("insert into t default values")
-    assert [event.data for event in take_events(db)] == ["{}", "", "() values ()"]
+    assert [event.data for event in events_of(db)] == ["{}", "", "() values ()"]

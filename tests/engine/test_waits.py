@@ -144,13 +144,6 @@ class TestPreparedTransactions:
         assert db.value("select pgque.upgrade_schema()") == 1
 
 
-def test_a_drop_leaves_the_sessions_lock_timeout(q: Connection) -> None:
-    q.execute("set lock_timeout = 0")
-    with q.transaction():
-        q.value("select pgque.drop_queue('q', true)")
-        assert q.value("show lock_timeout") == "0"
-
-
 def test_a_drop_waits_a_minute_or_as_long_as_its_transaction_says_and_nothing_after_it_does(
     bare: Connection,
 ) -> None:

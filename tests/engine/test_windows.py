@@ -95,22 +95,6 @@ def test_a_window_begins_with_the_queue_and_none_is_older(q: Connection, start: 
         window(q, LONG_AGO, time_of_tick(q, "t.tick_id = 1"))
 
 
-def test_a_window_whose_events_were_rotated_is_gone(q: Connection, start: str) -> None:
-    one = sent(q, "a")
-    two = sent(q, "b")
-    for _ in range(3):
-        q.drain()
-        q.rotate()
-        q.tick()
-    q.drain()
-    later = sent(q)
-    q.tick()
-    with refused("PQ005", 'of queue "q" is gone', "the oldest tick is"):
-        window(q, one, two)
-    with refused("PQ005", "is partly gone", "the oldest tick is"):
-        window(q, one, later)
-
-
 def test_a_window_after_the_oldest_tick_is_all_there(q: Connection) -> None:
     for text in "abcd":
         q.send(text)

@@ -36,8 +36,10 @@ def attach(
     )
 
 
-def take_events(db: Connection) -> list[Event]:
-    """What was published to any queue since the last call on this connection."""
+def events_of(db: Connection, *statements: str) -> list[Event]:
+    """What statements published to any queue, and others since the last call on this connection."""
+    for statement in statements:
+        db.execute(statement.encode())
     found = db.rows(
         "select ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
         f" from {db.event_tables()} where ev_id > coalesce("
