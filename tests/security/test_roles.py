@@ -153,13 +153,12 @@ def test_columns_are_granted_as_decided(db: Connection) -> None:
     assert granted == {(column, "pgque_writer", "INSERT") for column in WRITTEN_BY_WRITERS}
 
 
-@pytest.mark.parametrize("role", MAY)
-def test_nobody_changes_a_table_by_hand_or_creates_one(db: Connection, role: str) -> None:
+def test_nobody_changes_a_table_by_hand_or_creates_one(db: Connection) -> None:
     tables = db.rows(
         "select oid::regclass::text from pg_class"
         " where relnamespace = 'pgque'::regnamespace and relkind in ('r', 'p')"
     )
-    db.execute(f"set local role {role}".encode())
+    db.execute("set local role t_admin")  # a member of both others
     statements = ["create table pgque.mine ()"]
     for (table,) in tables:
         statements += [f"delete from {table}", f"truncate {table}"]

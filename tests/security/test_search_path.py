@@ -10,12 +10,17 @@ from tests.support.queues.catalog import populate, public_functions, sample_valu
 from tests.support.queues.sql import Connection, connect
 from tests.support.queues.traps import SPRUNG, is_sprung, set_temporary_traps, set_traps
 
-ROLES = ["postgres", "pgque_admin", "pgque_reader", "pgque_writer"]
-PATHS = {
-    "before the catalog": "evil, pg_catalog, public",
-    "after the catalog": "pg_catalog, evil, public",
-    "as usual": '"$user", public, evil',
-}
+# An admin is a reader and a writer, too.
+ROLES_AND_PATHS = pytest.mark.parametrize(
+    ("role", "path"),
+    [
+        ("postgres", "evil, pg_catalog, public"),
+        ("pgque_admin", "evil, pg_catalog, public"),
+        ("postgres", "pg_catalog, evil, public"),
+        ("postgres", '"$user", public, evil'),
+    ],
+    ids=["before the catalog", "of an admin", "after the catalog", "as usual"],
+)
 TRIGGERS = {
     "jsontriga": "'q', 'backup'",
     "logutriga": "'q', 'backup', 'ignore=note'",
@@ -57,8 +62,7 @@ def victim(trapped_url: str) -> Iterator[Connection]:
         yield db
 
 
-@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS.keys())
-@pytest.mark.parametrize("role", ROLES)
+@ROLES_AND_PATHS
 def test_no_function_uses_what_is_not_ours(
     clean: Connection, victim: Connection, role: str, path: str
 ) -> None:
@@ -78,8 +82,7 @@ def test_no_function_uses_what_is_not_ours(
     assert hijacked == []
 
 
-@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS.keys())
-@pytest.mark.parametrize("role", ["postgres", "pgque_writer"])
+@ROLES_AND_PATHS
 def test_no_trigger_uses_what_is_not_ours(
     clean: Connection, victim: Connection, role: str, path: str
 ) -> None:
