@@ -14,7 +14,7 @@ import psycopg
 from tests.support.servers.postgres import Postgres
 
 from .faults import FAULTS, install_sql
-from .run import Failure, Program, Report, program, shortest, simulate
+from .run import Program, Report, program, simulate
 
 _SETTINGS = {
     "full_page_writes": "off",
@@ -69,25 +69,21 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds to run")
     parser.add_argument("--steps", type=int, default=2000, help="of each seed")
-    parser.add_argument("--tries", type=int, default=100, help="to shorten a program that fails")
     parser.add_argument("--fault", choices=FAULTS, help="to put into the engine")
-    parser.add_argument("--program", type=Path, help="a file of steps to run, in place of a seed")
     options = parser.parse_args()
     failed = 0
     with tempfile.TemporaryDirectory(prefix="pgque-simulator-") as folder:
         server = Postgres(Path(folder) / "postgres", 18, **_SETTINGS).start()
         databases = Databases(server, install_sql(options.fault))
         try:
-            if options.program:
-                return int(not _replay(databases, options.program, options.tries))
             for seed in range(options.seed, options.seed + options.seeds):
-                failed += not _run(databases, seed, options.steps, options.tries)
+                failed += not _run(databases, seed, options.steps)
         finally:
             server.stop()
     return int(failed > 0)
 
 
-def _run(databases: Databases, seed: int, steps: int, tries: int) -> bool:
+def _run(databases: Databases, seed: int, steps: int) -> bool:
     began = time.monotonic()
     report = databases.simulate(program(seed, steps))
     rate = steps / (time.monotonic() - began)
@@ -95,30 +91,7 @@ def _run(databases: Databases, seed: int, steps: int, tries: int) -> bool:
         print(f"seed {seed}: {steps} steps, {report.events} events, {rate:.0f} steps/s", flush=True)
         return True
     print(f"seed {seed} failed after {report.failure}", flush=True)
-    _shorten(databases, program(seed, steps), report.failure, Path(f"seed_{seed}.txt"), tries)
     return False
-
-
-def _replay(databases: Databases, file: Path, tries: int) -> bool:
-    lines = [line.split() for line in file.read_text().splitlines()]
-    steps = [(name, int(chosen)) for name, chosen in lines]
-    failure = databases.simulate(steps).failure
-    print(f"failed after {failure}" if failure else "no difference", flush=True)
-    if failure and tries:
-        _shorten(databases, steps, failure, file.with_suffix(".short"), tries)
-    return failure is None
-
-
-def _shorten(
-    databases: Databases, steps: Program, failure: Failure, file: Path, tries: int
-) -> None:
-    def fails(fewer: Program) -> Failure | None:
-        return databases.simulate(fewer).failure
-
-    fewest, failure = shortest(steps, failure, fails, tries)
-    file.write_text("".join(f"{name} {chosen}\n" for name, chosen in fewest))
-    print(f"{len(fewest)} of the steps fail as well, after {failure}")
-    print(f"They are in {file}: make simulate ARGS='--program {file}'")
 
 
 if __name__ == "__main__":

@@ -104,34 +104,14 @@ FAULTS = {
         "if false then",
     ),
     "rotation_before_slowest": Fault(
-        "Rotation waits for the fastest consumer in place of the slowest",
+        "Rotation and compaction wait for the fastest consumer in place of the slowest",
         "(select min(s.sub_last_tick) from pgque.subscription s where s.sub_queue = i_queue_id)",
         "(select max(s.sub_last_tick) from pgque.subscription s where s.sub_queue = i_queue_id)",
-    ),
-    "registration_beside_switch": Fault(
-        "A registration that did not see a switch loses its position",
-        "if i_log = 'position' and pgque.move_positions(v_left.half) > 0 then",
-        "if false then",
-    ),
-    "tick_between_copies": Fault(
-        "A compaction drops earlier ticks that a consumer went back to after the copy",
-        "and l.tick_id >= q.first_tick and l.tick_id < q.first_copied",
-        "and false",
-    ),
-    "retention_set_later": Fault(
-        "After a retention is set, a queue offers ticks whose events are gone",
-        "greatest(queue_first_tick, v_floor.tick_id)",
-        "v_floor.tick_id",
     ),
     "late_ack": Fault(
         "An attempt acks after its lease went on to another one of the same name",
         "or i_sub.lease_epoch is distinct from i_epoch then",
         "then",
-    ),
-    "registration_in_old_snapshot": Fault(
-        "A consumer starts at a tick that was compacted away after the snapshot",
-        "perform pgque.check_tick_half();\n    return v_tick;",
-        "return v_tick;",
     ),
     "position_taken": Fault(
         "A move counts although another session took its number",
@@ -148,30 +128,15 @@ FAULTS = {
         "p.next_half operator(pg_catalog.=) 0 and p.lease_until is null",
         "p.lease_until is null",
     ),
-    "ticks_before_slowest": Fault(
-        "Compaction drops the ticks that the slowest consumer needs",
-        "least((select min(s.sub_last_tick) from pgque.subscription s",
-        "least((select max(s.sub_last_tick) from pgque.subscription s",
-    ),
     "switch_beside_ticker": Fault(
         "A switch of the ticks does not wait for a ticker",
         "lock table only pgque.tick_log in exclusive mode;",
         "lock table only pgque.tick_log in access share mode;",
     ),
-    "switch_beside_consumer": Fault(
-        "A switch of the positions does not wait for a consumer",
-        "execute format('lock table only %s in share row exclusive mode'",
-        "execute format('lock table only %s in access share mode'",
-    ),
     "slots_not_at_one_tick": Fault(
         "Slots change their number before all stand at one tick",
         "(s.sub_batch is not null or s.sub_last_tick < v_tick));",
         "s.sub_batch is not null);",
-    ),
-    "slots_that_move": Fault(
-        "Slots change their number although one was moved meanwhile",
-        "raise exception 'a slot was moved' using errcode = 'serialization_failure';",
-        "null;",
     ),
     "retries_of_old_slots": Fault(
         "Retries of slots that are gone go to no slot",
@@ -182,21 +147,6 @@ FAULTS = {
         "Retries that were in the queue again go to no slot",
         "'join unnest($2) o on o.sub_id = e.ev_owner and",
         "'join unnest($2) o on false and",
-    ),
-    "dead_letters_of_old_slots": Fault(
-        "Dead letters of slots that are gone cannot be replayed",
-        "set dl_consumer_id = s.sub_consumer\n",
-        "set dl_consumer_id = d.dl_consumer_id\n",
-    ),
-    "shared_cursor": Fault(
-        "Two workers at once get the same batch of the consumer that they share",
-        "continue when not pgque.close_batch(v_from);",
-        "perform pgque.close_batch(v_from);",
-    ),
-    "worker_in_two_sessions": Fault(
-        "A worker in two sessions gets two batches",
-        "continue when not pgque.append_position(v_sub);\n        continue",
-        "perform pgque.append_position(v_sub);\n        continue",
     ),
     "late_ack_of_dead_worker": Fault(
         "A worker whose batch was taken over finishes it",

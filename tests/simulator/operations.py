@@ -9,21 +9,9 @@ from .world import QUEUES, Choices, World
 
 # Of the tables that the functions read and write: whoever holds one stops others in the middle.
 _TABLES = (
-    "position_log_0",
-    "position_log_1",
-    "tick_log_0",
-    "tick_log_1",
-    "log",
-    "queue",
-    "snapshot_wait",
-    "rotation_floor",
-    "tick_state",
-    "history",
-    "subscription_base",
-    "retry_queue",
-    "dead_letter",
-    "delayed_events",
-    "config",
+    *("position_log_0", "position_log_1", "tick_log_0", "tick_log_1", "log", "queue"),
+    *("snapshot_wait", "rotation_floor", "tick_state", "history", "subscription_base"),
+    *("retry_queue", "dead_letter", "delayed_events", "config"),
 )
 END_LEASES = """
 update pgque.position_log set lease_until = now() - interval '1 minute' where lease_until > now()

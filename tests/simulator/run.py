@@ -1,7 +1,6 @@
-"""Runs of a simulation: a program made from a seed, and the shortest one that still fails."""
+"""Runs of a simulation: a program made from a seed."""
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -21,7 +20,6 @@ __all__ = [
     "producers",
     "program",
     "readers",
-    "shortest",
     "simulate",
     "slots",
     "standby",
@@ -41,11 +39,6 @@ class Failure:
 
     def __str__(self) -> str:
         return f"{self.steps} steps: {self.error}"
-
-    @property
-    def kind(self) -> str:
-        """The words without numbers, which a shorter program changes."""
-        return re.sub(r"\W*\d+", "", self.error)[:30]
 
 
 @dataclass
@@ -120,32 +113,3 @@ def _set_up(world: World) -> None:
                 world.watch.execute("select pgque.register_consumer(%s, %s)", [name, consumer])
         for partitioned in slots.PARTITIONED:
             slots.subscribe(world, queue, partitioned)
-
-
-def shortest(
-    steps: Program, failure: Failure, fails: Callable[[Program], Failure | None], tries: int
-) -> tuple[Program, Failure]:
-    """Leaves out steps while the rest still fails.
-
-    Args:
-        steps: a program that failed.
-        failure: how it failed.
-        fails: runs a program on a new database.
-        tries: how many programs to run at most.
-
-    Returns:
-        The shortest program that was found to fail, and how it fails.
-    """
-    steps = list(steps[: failure.steps])
-    size = len(steps) // 2
-    while size and tries:
-        at = 0
-        while at < len(steps) and tries:
-            tries -= 1
-            fewer = [*steps[:at], *steps[at + size :]]
-            if (found := fails(fewer)) and found.kind == failure.kind:
-                steps, failure = fewer[: found.steps], found
-            else:
-                at += size
-        size //= 2
-    return steps, failure

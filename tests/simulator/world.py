@@ -116,20 +116,11 @@ class World:
         self.watch = self.connect("watch")
         self.producers = [self._session(f"producer_{n}") for n in range(3)]
         self.workers = [self._session(f"worker_{n}") for n in range(3)]
-        self.ticker = self._session("ticker")
-        self.keeper = self._session("keeper")
-        self.blocker = self._session("blocker")
-        self.dumper = self._session("dumper")
-        self.watcher = self._session("watcher")
-        self.sessions = [
-            *self.producers,
-            *self.workers,
-            self.ticker,
-            self.keeper,
-            self.blocker,
-            self.dumper,
-            self.watcher,
+        others = [
+            self._session(name) for name in ("ticker", "keeper", "blocker", "dumper", "watcher")
         ]
+        self.ticker, self.keeper, self.blocker, self.dumper, self.watcher = others
+        self.sessions = [*self.producers, *self.workers, *others]
         self.queues: dict[str, Queue] = {}
         self.consumers: list[Consumer] = []
         self.holders: list[Holder] = []
