@@ -14,7 +14,6 @@ import pytest
 
 from tests.addons.conftest import addon_sql
 from tests.conftest import INSTALL_SQL
-from tests.support.addons.pgq_programs import SINK, Programs, pgqd
 from tests.support.queues.sql import Connection, connect
 from tests.support.runner.waiting import wait_until
 from tests.support.servers.databases import empty_database
@@ -220,7 +219,7 @@ def test_a_queue_moves_within_its_database(old_url: str) -> None:
         orders = start(old_url, ordering(numbers))
         calls = start(old_url, sending("pgq", numbers))
         quick = start(old_url, consuming("pgq", "quick"))
-        wait_until(lambda: count_noted(db, "quick") > 50)
+        wait_until(lambda: count_noted(db, "quick") > 20)
         wait_until(lambda: db.value("select pgq.next_batch('q', 'slow')") is not None)
 
         db.execute(INSTALL_SQL.read_bytes())
@@ -230,7 +229,7 @@ def test_a_queue_moves_within_its_database(old_url: str) -> None:
             db.execute(SWITCH_TRIGGERS.encode())
             calls.stop()
             new_calls = start(old_url, sending("pgque", numbers))
-        wait_until(lambda: db.value("select count(*) from pgque.event_1") > 50)
+        wait_until(lambda: db.value("select count(*) from pgque.event_1") > 20)
         refuses(db, REPLACE)
 
         slow = start(old_url, consuming("pgq", "slow"))
@@ -242,7 +241,7 @@ def test_a_queue_moves_within_its_database(old_url: str) -> None:
         start(old_url, ticking("pgq"))
         for consumer in CONSUMERS:
             start(old_url, consuming("pgq", consumer))
-        wait_until(lambda: min(count_noted(db, each) for each in CONSUMERS) > 100)
+        wait_until(lambda: min(count_noted(db, each) for each in CONSUMERS) > 40)
         orders.stop()
         new_calls.stop()
         wait_until(lambda: is_all_noted(db))
@@ -263,7 +262,7 @@ def test_a_queue_moves_to_another_database(debian: Postgres, old_url: str) -> No
         start(old_url, ticking("pgq"))
         calls = start(old_url, sending("pgq", numbers))
         quick = start(old_url, consuming("pgq", "quick"))
-        wait_until(lambda: count_noted(db, "quick") > 50)
+        wait_until(lambda: count_noted(db, "quick") > 20)
 
         new.execute(INSTALL_SQL.read_bytes())
         new.execute(addon_sql("pgq"))
@@ -283,7 +282,7 @@ def test_a_queue_moves_to_another_database(debian: Postgres, old_url: str) -> No
         repeat(db, CLOSE)
         with pytest.raises(psycopg.Error, match="disallowed"):
             sending("pgq", numbers)(db)
-        wait_until(lambda: min(count_noted(new, each) for each in CONSUMERS) > 50)
+        wait_until(lambda: min(count_noted(new, each) for each in CONSUMERS) > 20)
         new_calls.stop()
         wait_until(lambda: is_all_noted(db, new))
         check_results(db, new)
@@ -335,40 +334,6 @@ def test_triggers_switch_whatever_the_search_path(old_url: str) -> None:
         db.execute("insert into parts values (1); insert into orders (note) values ('a')")
         assert db.value("select count(*) from pgque.event_1") == 2
         assert db.rows(WHAT_IS_UNREAD) == []
-
-
-@pytest.mark.slow
-@pytest.mark.program("pgqd")
-@pytest.mark.program("python3-pgq")
-def test_programs_run_on_while_their_queue_moves(old_url: str, tmp_path: Path) -> None:
-    numbers = count()
-    programs = Programs(tmp_path, old_url)
-    with runners() as start, connect(old_url) as db, pgqd(tmp_path, old_url):
-        for consumer in CONSUMERS:
-            db.value("select pgq.unregister_consumer('q', %s)", consumer)
-        db.execute("drop table sink")
-        db.execute(SINK.encode())
-        try:
-            programs.call("Consumer", "--register")
-            programs.start("Consumer")
-            orders = start(old_url, ordering(numbers))
-            wait_until(lambda: db.value("select count(*) from sink") > 50)
-            db.execute(INSTALL_SQL.read_bytes())
-            db.execute(CREATE.encode())
-            db.execute(SWITCH_TRIGGERS.encode())
-            last_batch = db.value("select last_value from pgq.batch_id_seq")
-            wait_until(lambda: is_finished(db))
-            repeat(db, REPLACE)
-            db.execute(addon_sql("pgq"))
-            wait_until(lambda: db.value("select max(batch_id) from sink") > last_batch)
-            orders.stop()
-            sent = db.value("select count(*) from ledger")
-            wait_until(lambda: db.value("select count(*) from sink") >= sent)
-        finally:
-            programs.stop()
-        noted = db.rows("select substring(payload from '^id=([0-9]+)')::int from sink order by 1")
-        orders_sent = db.rows("select id from orders order by 1")
-        assert noted == orders_sent
 
 
 def test_a_record_of_the_old_ticks_is_forgotten(db: Connection) -> None:

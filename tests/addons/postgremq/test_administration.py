@@ -4,7 +4,6 @@ import pytest
 
 from tests.support.addons.messages import (
     ack,
-    bury,
     consume,
     drain,
     make_queue,
@@ -103,19 +102,6 @@ def test_requeue_delivers_again_what_was_completed(db: Connection, is_rotated: b
     assert [row[1] for row in states(db)] == ["completed"]
 
 
-def test_completed_message_that_an_administrator_calls_dead_is_requeued_once(
-    q: Connection,
-) -> None:
-    (id_,) = publish(q, 1)
-    drain(q)
-    rotate(q)
-    bury(q, id_)
-    q.value("select postgremq.requeue_dlq_messages('q')")
-    assert states(q) == [(id_, "pending", 0)]
-    assert q.value("select postgremq.cleanup_completed_messages(0)") == 0
-    assert drain(q) == [1]
-
-
 def test_completed_messages_are_removed_by_age_but_stay_in_messages(q: Connection) -> None:
     old, new, _ = publish(q, 1, 2, 3)
     for claim in consume(q, limit=2):
@@ -141,6 +127,7 @@ def test_messages_are_removed_from_one_queue(db: Connection) -> None:
     assert claim.payload == 1
     ack(db, claim)
     (claim,) = consume(db, "a")
+    assert [statistics(db, each) for each in ("a", None)] == [(1, 1, 1, 3), (5, 1, 1, 7)]
     db.value("select postgremq.clean_up_queue('a')")
     assert (statistics(db, "a"), statistics(db, "b")) == ((0, 0, 0, 0), (4, 0, 0, 4))
     with refused("P0001", "Ack failed"):
@@ -176,15 +163,6 @@ def test_deleted_queue_leaves_messages(q: Connection) -> None:
         make_queue(q)
         assert drain(q) == []
         assert q.value("select count(*) from postgremq.messages") == 1
-
-
-def test_statistics_count_by_status(q: Connection) -> None:
-    make_queue(q, "b")
-    publish(q, 1, 2, 3)
-    ack(q, consume(q)[0])
-    consume(q)
-    found = [statistics(q, queue) for queue in ("q", None, "no")]
-    assert found == [(1, 1, 1, 3), (4, 1, 1, 6), (0, 0, 0, 0)]
 
 
 def test_raw_insert_publishes(q: Connection) -> None:

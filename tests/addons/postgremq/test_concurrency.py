@@ -5,7 +5,7 @@ import pytest
 
 from tests.addons.conftest import begun, with_snapshot
 from tests.support.addons.messages import ack, consume, drain, nack, publish, publish_many
-from tests.support.queues.sql import Connection, connect
+from tests.support.queues.sql import Connection
 
 OPEN_CHANGES = (
     "select * from postgremq.consume_message('q', 60)",
@@ -33,16 +33,6 @@ def test_nobody_waits_for_an_open_change_of_a_message(q: Connection, part: int) 
         assert drain(q) == [2], change
         slow.execute("rollback")
         assert drain(q) == [1], change
-
-
-def test_claims_of_a_session_that_ends_come_again(q: Connection, database_url: str) -> None:
-    publish(q, *range(50))
-    victim = begun(connect(database_url))
-    assert len(consume(victim, limit=20)) == 20
-    assert drain(q) == [*range(20, 50)]
-    q.value("select pg_terminate_backend(%s, 10000)", victim.info.backend_pid)
-    victim.close()
-    assert drain(q) == [*range(20)]
 
 
 def test_publisher_that_commits_late_is_not_passed_over(q: Connection) -> None:
@@ -129,17 +119,6 @@ def test_empty_poll_only_reads_and_steps_over_finished_messages_once(q: Connecti
         assert q.value("select pg_current_xact_id_if_assigned()") is None
     publish(q, 1)
     assert drain(q) == [1]
-
-
-def test_messages_that_a_floor_passes_while_a_session_holds_them_come_again(q: Connection) -> None:
-    publish(q, *range(20))
-    slow = begun(q.another())
-    assert len(consume(slow, limit=20)) == 20
-    publish(q, *range(100, 200))
-    drain(q)
-    assert consume(q) == []
-    slow.execute("rollback")
-    assert drain(q) == [*range(20)]
 
 
 def test_floor_of_another_cluster_is_not_used(q: Connection) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.addons.conftest import addon_sql, begun, with_snapshot
+from tests.addons.conftest import begun, with_snapshot
 from tests.support.addons.messages import (
     ack,
     consume,
@@ -71,18 +71,6 @@ def test_one_call_finishes_claims_of_both_parts(q: Connection) -> None:
     assert statistics(q) == (0, 0, 4, 4)
 
 
-def test_messages_that_are_moved_keep_their_attempts(db: Connection) -> None:
-    make_queue(db, max_attempts=3)
-    publish(db, 1)
-    for attempts in (1, 2, 3):
-        assert [claim.attempts for claim in consume(db, vt=0)] == [attempts]
-        rotate(db)
-    assert consume(db) == []
-    assert db.value("select postgremq.move_messages_to_dlq()") == 1
-    db.value("select postgremq.requeue_dlq_messages('q')")
-    assert drain(db) == [1]
-
-
 def test_part_is_kept_while_a_snapshot_may_need_it(q: Connection) -> None:
     publish(q, 1, 2, 3)
     (claim,) = consume(q)
@@ -96,18 +84,6 @@ def test_part_is_kept_while_a_snapshot_may_need_it(q: Connection) -> None:
     old.execute("commit")
     rotate(q)
     assert min(part_sizes(q)) == 0
-
-
-def test_part_is_kept_while_a_transaction_publishes_into_it(q: Connection) -> None:
-    publish(q, 1)
-    late = begun(q.another())
-    publish(late, 2)
-    drain(q)
-    rotate(q)
-    late.execute("commit")
-    rotate(q)
-    rotate(q)
-    assert drain(q) == [2]
 
 
 def test_late_message_is_found_after_floors_passed_it_and_it_was_moved(q: Connection) -> None:
@@ -170,14 +146,6 @@ def test_maintenance_of_the_queue_includes_it(q: Connection) -> None:
     with_snapshot(q)
     with refused("PQ013"):
         q.value("select postgremq.maint()")
-
-
-def test_installing_again_loses_nothing(q: Connection) -> None:
-    publish(q, 1, 2, 3)
-    (claim,) = consume(q)
-    q.execute(addon_sql("postgremq"))
-    ack(q, claim)
-    assert drain(q) == [2, 3]
 
 
 def test_snapshot_from_between_maintenance_and_its_commit(q: Connection) -> None:
@@ -312,8 +280,9 @@ def test_part_that_was_done_in_an_earlier_turn(db: Connection, holder: Connectio
     assert drain(db) == [1]
 
 
-@pytest.mark.parametrize("is_requeued", [True, False])
-@pytest.mark.parametrize("maintained", ["before", "meanwhile"])
+@pytest.mark.parametrize(
+    ("is_requeued", "maintained"), [(True, "before"), (False, "before"), (True, "meanwhile")]
+)
 def test_finished_message_that_is_put_back(
     db: Connection, holder: Connection, is_requeued: bool, maintained: str
 ) -> None:

@@ -130,26 +130,6 @@ def test_a_role_does_its_part_and_no_more(queues: Connection, database_url: str,
                     member.rows(f"select qgres.{call}")
 
 
-def test_anybody_may_look_queues_up(queues: Connection, database_url: str) -> None:
-    with connect(as_login(database_url)) as stranger:
-        assert stranger.value("select count(*) from qgres.queue") == 2
-        assert stranger.value("select qgres.queue__get_id('SP') > 0")
-        assert stranger.value("select qgres._queue_type__sanitize('sp')::text")
-        assert stranger.value("select (qgres.queue_entry(text := 'a')).text") == "a"
-
-
-def test_nobody_reads_or_writes_the_tables(queues: Connection, database_url: str) -> None:
-    relations = queues.rows(
-        "select oid::regclass::text from pg_class where relnamespace = 'qgres'::regnamespace"
-        " and relkind = 'r'"
-    )
-    with connect(as_login(database_url, *ROLES)) as member:
-        for (relation,) in relations:
-            for statement in ("select * from", "delete from", "truncate"):
-                with refused("42501", "permission denied"):
-                    member.execute(f"{statement} {relation}".encode())
-
-
 def test_objects_in_the_callers_schema_are_not_used(queues: Connection, database_url: str) -> None:
     """A function of the caller under a name that ours call must not run with our rights."""
     with connect(as_login(database_url, *ROLES)) as member:

@@ -98,21 +98,6 @@ def test_without_consumers_entries_stay(db: Connection) -> None:
         db.value("select qgres.queue__drop('sp')")
 
 
-def test_removed_entries_are_truncated(db: Connection) -> None:
-    queue = make_sr(db)
-    add(db, *"abcdef")
-    assert len(remove(db, 4)) == 4
-    rotate(db)
-    assert stored(db, queue) == 6
-    add(db, "g")
-    assert len(remove(db)) == 3
-    rotate(db)
-    rotate(db)
-    assert (stored(db, queue), stored(db, queue, "position")) == (0, 1)
-    add(db, "h")
-    assert remove(db) == ["h"]
-
-
 def test_entries_that_all_have_read_are_truncated(db: Connection) -> None:
     queue = make_sp(db, consumers=("one", "two", "gone"))
     for first in (1, 21, 41):
@@ -172,22 +157,6 @@ def test_rotation_waits_for_a_held_snapshot_but_for_the_patience_at_most(db: Con
         assert (stored(db, sp), stored(db, sr)) == (0, 0)
     with refused("40001"):
         consume(reader)
-
-
-def test_an_open_consumer_delays_rotation_and_nobody_else(db: Connection) -> None:
-    queue = make_sp(db)
-    publish(db, "a")
-    consumer = db.another()
-    with consumer.transaction():
-        assert numbers(consumer) == [1]
-        rotate(db)
-        assert publish(db, "b") == [2]
-    assert stored(db, queue) == 2
-    rotate(db)
-    assert numbers(db) == [2]
-    rotate(db)
-    rotate(db)
-    assert stored(db, queue) == 0
 
 
 @pytest.mark.parametrize("is_held", [False, True])
@@ -267,12 +236,12 @@ def test_consumers_that_overlap_all_the_time_do_not_keep_a_half(db: Connection) 
         while not stopping.is_set():
             with own.transaction():
                 read[name] += numbers(own, name)
-                stopping.wait(0.6)  # longer than the step waits for the lock
+                stopping.wait(0.2)  # longer than the step waits for the lock
         read[name] += numbers(own, name)
 
     with ThreadPoolExecutor(len(names)) as pool:
         running = [
-            pool.submit(consume_slowly, name, db.another(), number / 6)
+            pool.submit(consume_slowly, name, db.another(), number / 20)
             for number, name in enumerate(names)
         ]
         try:
