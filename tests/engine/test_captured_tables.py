@@ -6,6 +6,7 @@ from tests.support.queues.sql import Connection, refused, run
 
 # The types of the events and their tables, in the order of their ids.
 EVENTS = "select ev_type, ev_extra1 from pgque.event order by ev_id"
+APPENDED = "select ev_type, ev_data::json ->> 'a' from pgque.event order by ev_id"
 
 ECHO = """
 create table t (id int primary key); create table log (id int primary key, a text);
@@ -197,6 +198,54 @@ def test_a_snapshot_tick_comes_at_once_and_has_the_snapshot_of_its_transaction(
     run(db, "commit")
     made = "select tick_snapshot::text from pgque.tick where tick_id = %s"
     assert db.value(made, tick) == seen
+
+
+PROBLEM = "select problem from pgque.captured_tables()"
+
+
+def test_no_writer_of_a_table_without_a_key_is_stopped_whatever_it_does(db: Connection) -> None:
+    run(db, "create table log (a int, b text); select pgque.capture('log', 'q', i_append => true)")
+
+    run(db, "insert into log values (1), (1); update log set a = 2; delete from log; truncate log")
+
+    assert db.rows(APPENDED) == [
+        *[("insert", "1")] * 2, *[("delete", "1")] * 2, *[("update", "2")] * 2,
+        *[("delete", "2")] * 2, ("truncate", None),
+    ]  # fmt: skip
+    assert db.value(PROBLEM) is None
+
+
+def test_append_is_for_tables_without_a_key_alone(db: Connection) -> None:
+    run(db, "create table log (a int); create table t (id int primary key)")
+    with refused("PQ005", "has no key", "append"):
+        run(db, "select pgque.capture('log', 'q')")
+    with refused("PQ005", "has a key: capture it without append"):
+        run(db, "select pgque.capture('t', 'q', true)")
+    run(db, "select pgque.capture('log', 'q', true); alter table log add primary key (a)")
+    assert "it has a key now" in db.value(PROBLEM)
+
+    run(db, "select pgque.capture('log', 'q')")
+
+    assert db.value(PROBLEM) is None
+
+
+def test_partitions_without_a_key_are_one_table_also_for_its_triggers(db: Connection) -> None:
+    run(db, "create table log (a int) partition by range (a)")
+    run(db, "create table p1 partition of log for values from (0) to (10)")
+    run(db, "select pgque.capture('log', 'q', true); insert into log values (1)")
+    run(db, "insert into p1 values (2); create table p2 partition of log default")
+    assert "partition public.p2 has no triggers" in db.value(PROBLEM)
+    run(
+        db,
+        "select pgque.capture('log', 'q', true);"
+        "create function echo() returns trigger language plpgsql as $$ begin"
+        " if new.a > 10 then insert into log values (-new.a); end if; return null; end $$;"
+        "create trigger echo after insert on p2 for each row execute function echo();"
+        "insert into p2 values (12)",
+    )
+
+    assert sorted(db.rows(APPENDED)) == [("insert", each) for each in ("-12", "1", "12", "2")]
+    assert db.rows("select distinct ev_extra1 from pgque.event") == [("public.log",)]
 
 
 LIST = "select table_name, problem from pgque.captured_tables() order by problem nulls first"

@@ -57,12 +57,6 @@ def test_the_same_range_again_is_the_same_batch_and_another_range_another(
         db.events(first.batch)
 
 
-def test_a_claim_without_ticks_leaves_an_open_batch_as_it_is(
-    db: Connection, ticks: list[int]
-) -> None:
-    assert db.next_batch() == claim(db).batch
-
-
 def test_the_same_tick_twice_holds_the_consumer_with_an_empty_batch(
     db: Connection, ticks: list[int]
 ) -> None:
@@ -121,7 +115,7 @@ class TestRefused:
             claim(db, ticks[0], ticks[3])
         assert position(db) == ticks[2]
 
-    def test_are_ticks_that_do_not_exist_or_are_of_another_queue(
+    def test_are_ticks_that_do_not_exist_are_of_another_queue_or_run_backwards(
         self, db: Connection, ticks: list[int]
     ) -> None:
         db.make_queue("other", ("c",))
@@ -133,8 +127,6 @@ class TestRefused:
                 claim(db, start, end)
         with refused("PQ023", "its last one is", str(ticks[3])):
             claim(db, start + 100, start + 100)
-
-    def test_is_a_range_backwards(self, db: Connection, ticks: list[int]) -> None:
         with refused("PQ005", "earlier"):
             claim(db, ticks[2], ticks[1])
 
@@ -155,23 +147,6 @@ def test_a_consumer_registered_anew_has_another_registration(
         claim(db, i_epoch=before.epoch)
     db.value("select pgque.register_consumer('q', 'c')")
     assert claim(db).registration != before.registration
-
-
-def test_rotation_and_compaction_leave_what_the_range_needs(
-    db: Connection, ticks: list[int]
-) -> None:
-    claimed = claim(db, ticks[1], ticks[3])
-    for _ in range(4):
-        db.rotate()
-    db.compact_ticks()
-    assert {"b", "c"} <= db.stored_payloads()
-    assert db.payloads(claimed.batch) == ["b", "c"]
-
-
-def test_what_follows_a_released_range_is_any_consumers(db: Connection, ticks: list[int]) -> None:
-    claimed = claim(db, ticks[2], ticks[2])
-    db.value("select pgque.ack_batch(%s, 'me', %s)", claimed.batch, claimed.epoch)
-    assert db.drain() == ["c"]
 
 
 def test_the_next_tick_is_the_farthest_within_a_maximum(db: Connection, ticks: list[int]) -> None:

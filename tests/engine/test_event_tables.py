@@ -66,11 +66,10 @@ def test_a_queue_can_be_closed_and_opened_for_every_call(q: Connection) -> None:
 
 
 class TestCreation:
-    @pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])
-    def test_waits_for_no_producer_of_the_group(self, q: Connection, isolation: str) -> None:
+    def test_waits_for_no_producer_of_the_group(self, q: Connection) -> None:
         producer = q.another()
         with producer.transaction():
-            producer.execute(f"set transaction isolation level {isolation}".encode())
+            producer.execute("set transaction isolation level repeatable read")
             producer.send("before")
             q.make_queue("another")
             producer.send("after")
@@ -174,13 +173,6 @@ class TestKept:
                     restored.value(MAINTAIN)
             restored.value("select pgque.adopt_restored_database()")
             assert received(restored) == ["x"]
-
-    def test_is_everything_in_an_old_snapshot(self, db: Connection) -> None:
-        make_and_drop(db, "q")
-        for isolation in ("repeatable read", "serializable"):
-            with refused("PQ013", isolation), db.transaction():
-                db.execute(f"set transaction isolation level {isolation}".encode())
-                db.value(MAINTAIN)
 
     def test_is_a_table_that_somebodys_view_reads_and_no_other(self, db: Connection) -> None:
         warnings = warnings_of(db)

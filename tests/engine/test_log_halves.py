@@ -31,16 +31,6 @@ def empty_half(db: Connection, log: str) -> int:
     return db.value("select pgque.maint_empty_half(%s)", log)
 
 
-def test_a_batch_that_is_finished_on_the_second_half_is_read_no_more(q: Connection) -> None:
-    batch = q.open_batch("a")
-    q.bloat_positions()
-    assert q.value("select pgque.maint_compact_positions()") > 0
-    assert q.payloads(batch) == ["a"]
-    q.finish(batch)
-    with refused("PQ003", str(batch)):
-        q.payloads(batch)
-
-
 def many_ticks(db: Connection) -> None:
     """More than are needed."""
     db.make_queue()
@@ -142,21 +132,6 @@ class TestNobodyWaits:
             assert q.value("select count(*) from pgque.get_consumer_info()") == 1
             assert q.value("select pgque.maint_rotate_tables_step1('q')") == 1
         assert q.payloads(batch) == ["a"]
-
-    def test_for_the_next_copy_after_one_that_was_rolled_back(self, db: Connection) -> None:
-        many_ticks(db)
-        with db.transaction(force_rollback=True):
-            assert db.value("select pgque.maint_copy_ticks()") == 1
-        other = db.another()
-        other.execute("set lock_timeout = '1s'")
-        done = 0
-        for _ in range(4):
-            with db.transaction():
-                done += db.value("select pgque.maint_copy_ticks()")
-                other.rows("select * from pgque.get_consumer_info('q', 'c')")
-                other.value("select (pgque.claim_batch('q', 'c', 'me')).batch_id")
-            empty_half(db, "tick")
-        assert done == 1
 
     def test_for_long_but_one_attempt_in_many_waits_longer(
         self, q: Connection, background: ThreadPoolExecutor

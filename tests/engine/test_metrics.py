@@ -103,14 +103,6 @@ class TestCounting:
         worked.finish(batch)
         assert counters(worked) == (6, 6, 1, 2)
 
-    def test_each_consumer_counts_for_itself(self, worked: Connection) -> None:
-        worked.value("select pgque.register_consumer('q', 'late')")
-        worked.publish("x", "y")
-        worked.drain(consumer="late")
-        assert consumer_counters(worked) == (5, 1, 2)
-        assert consumer_counters(worked, "late") == (2, 0, 0)
-        assert counters(worked) == (7, 7, 1, 2)
-
     def test_a_batch_that_fails_twice_counts_once(self, q: Connection) -> None:
         batch = q.open_batch("a", "b")
         undone = q.another()

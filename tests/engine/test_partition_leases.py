@@ -1,4 +1,4 @@
-"""Who holds a slot of a partitioned consumer, what others may do meanwhile, and what is refused."""
+"""Who holds a slot of a partitioned consumer, its pages, and what is refused to whom."""
 
 import pytest
 
@@ -28,6 +28,46 @@ def one(db: Connection) -> Connection:
     """A queue whose consumer c has one slot, which w holds under epoch 1."""
     queue_with_slots(db, 1)
     return db
+
+
+def test_slots_are_numbered_as_documented(db: Connection) -> None:
+    """These numbers must never change: positions in the middle of a queue rest on them."""
+    numbers = {"a": 1, "b": 0, "order-1": 3, "ü": 4, "": 5}
+    queue_with_slots(db, 8)
+    publish_keyed(db, *((key, key) for key in numbers))
+    found = {text: slot for slot in range(8) for text in drain_slot(db, slot, 8)}
+    assert found == numbers
+    assert {key: slot_of(db, key, 8) for key in numbers} == numbers
+
+
+def test_an_ack_covers_what_the_last_receive_returned(one: Connection) -> None:
+    def page(most: int = 100) -> list[str]:
+        return texts(receive(one, 0, 1, most=most))
+
+    publish_keyed(one, ("k", "a"), ("k", "b"), ("k", "c"))
+    assert ack(one, 0, 1) == 0
+    with one.transaction(force_rollback=True):
+        page()
+        ack(one, 0, 1)
+    assert page() == page() == ["a", "b", "c"]
+    assert page(1) == ["a"]
+    assert [ack(one, 0, 1), ack(one, 0, 1)] == [1, 0]
+    assert page() == ["b", "c"]
+
+
+def test_later_events_of_a_failed_key_go_on_and_one_without_retries_left_is_dead(
+    one: Connection,
+) -> None:
+    a, _ = publish_keyed(one, ("k", "a"), ("k", "b"))
+    receive(one, 0, 1)
+    nack(one, a, 0, 1, after="1 hour")
+    ack(one, 0, 1)
+    (c,) = publish_keyed(one, ("k", "c"))
+    one.value("select pgque.set_queue_config('q', 'max_retries', '0')")
+    assert texts(receive(one, 0, 1)) == ["c"]
+    assert one.value("select ev_data from pgque.retry_queue") == "a"
+    assert (nack(one, c, 0, 1), ack(one, 0, 1)) == (1, 1)
+    assert one.rows("select consumer_name from pgque.dlq_summary('q')") == [("c#0/1",)]
 
 
 def test_a_claim_is_renewed_under_its_epoch_and_others_get_none(one: Connection) -> None:

@@ -104,14 +104,6 @@ class TestQueues:
         q.publish(*"abcdefghij")
         assert 0.3 < queue_stats(q)["events_per_sec"] <= 1
 
-    def test_rotation_shows(self, q: Connection) -> None:
-        q.execute("update pgque.queue set queue_switch_time = now() - interval '1 day'")
-        before = queue_stats(q)
-        assert q.rotate() == 1
-        after = queue_stats(q)
-        assert (before["cur_table"], after["cur_table"]) == (0, 1)
-        assert after["rotation_age"] < HOUR < before["rotation_age"]
-
     def test_positions_of_a_queue_whose_ticks_are_gone_are_unknown(self, q: Connection) -> None:
         assert q.last_tick() == 1
         q.execute("delete from pgque.tick_log")

@@ -3,7 +3,6 @@
 A plan's slices are run by any reader by itself. Ranges need no consumer.
 """
 
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -164,39 +163,8 @@ class TestPlans:
             with refused("PQ008", child, "plan the read again"):
                 read(q, slices)
 
-    def test_slices_read_after_their_table_was_rotated_fail_loudly(self, q: Connection) -> None:
-        send_many(q, 100)
-        last = q.tick()
-        slices = plan(q, q.next_batch(), 2)
-        ranges = [sql for (sql,) in q.rows(RANGE, 1, last, 1, None)]
-        truncate_all(q)
-        for each in (slices, ranges):
-            with refused("PQ008", "plan the read again"):
-                read(q, each)
-
 
 class TestRanges:
-    def test_ranges_that_follow_one_another_give_each_event_once(self, q: Connection) -> None:
-        ticks = [q.last_tick()]
-        for number in range(4):
-            q.send(f"event {number}")
-            ticks.append(q.tick())
-            q.rotate()
-        apart = [read_range(q, first, last) for first, last in pairwise(ticks)]
-        assert [texts(found) for found in apart] == [[f"event {number}"] for number in range(4)]
-        assert read_range(q, ticks[0], ticks[-1]) == [row for found in apart for row in found]
-        assert q.rows(RANGE, ticks[1], ticks[1], 4, None) == []
-
-    def test_a_tick_whose_events_were_truncated_is_refused(self, q: Connection) -> None:
-        first = q.last_tick()
-        for _ in range(4):
-            q.send("gone")
-            q.received()
-            q.rotate()
-        assert q.value("select count(*) from pgque.tick where tick_id = %s", first) == 1
-        with refused("PQ005", f"no tick {first} any more", "are retained"):
-            read_range(q, first, q.last_tick())
-
     def test_ticks_that_are_no_range_are_named(self, q: Connection) -> None:
         q.tick()
         for first, last, message in (

@@ -278,10 +278,12 @@ def case(request: pytest.FixtureRequest, db: Connection) -> Iterator[Case]:
 @pytest.mark.parametrize(
     "case",
     [
+        # A batch over many unused ids is read in the long way.
         pytest.param((consumer, size, unused), id=f"{consumer}-{size}-{unused} unused ids")
         for consumer in ("c", "shared", "parted")
         for size in PAYLOADS
         for unused in (0, 1_000)
+        if consumer == "c" or unused == (size != "one table") * 1_000
     ],
     indirect=True,
 )

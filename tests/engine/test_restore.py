@@ -49,7 +49,7 @@ NACK = "nack_batch(%s, {}, '0')"
 GIVE_UP = "dead_letter_batch(%s, {}, 'broken')"
 
 
-@pytest.mark.parametrize("options", [(), ("--inserts",), ("--rows-per-insert=2",)])
+@pytest.mark.parametrize("options", [(), ("--rows-per-insert=2",)])
 def test_each_consumer_gets_what_it_had_not_finished(
     db: Connection, restore: Restore, options: tuple[str, ...]
 ) -> None:

@@ -199,20 +199,6 @@ def test_retries_that_another_moves_are_left_to_it(failed: Connection) -> None:
     assert failed.drain() == ["broken"]
 
 
-def test_a_delivered_retry_ticks_although_it_is_no_new_event(db: Connection) -> None:
-    db.make_queue(ticker_max_lag="1 day", ticker_idle_period="1 day")
-    fail_all(db, db.open_batch("broken"))
-    db.value("select pgque.maint()")
-    assert db.value("select pgque.ticker()") == 1
-
-
-def test_a_retry_that_waits_for_its_batch_makes_no_tick(db: Connection) -> None:
-    db.make_queue(ticker_max_lag="1 day", ticker_idle_period="1 day")
-    batch = db.open_batch("broken")
-    nack(db, batch, db.event_ids(batch))
-    assert db.value("select pgque.maint_retry_events()") == db.value("select pgque.ticker()") == 0
-
-
 class TestPortions:
     """What is delivered again comes in batches as small as those that it was sent in."""
 
@@ -254,14 +240,6 @@ class TestPortions:
             tens.value("select pgque.ticker()")
         sizes = self.batch_sizes(tens, sql, 25)
         assert (sum(sizes), max(sizes) <= 25) == (100, True)
-
-    def test_retries_and_new_events_count_together(self, tens: Connection) -> None:
-        self.fail_tens(tens, 20)
-        for _ in range(4):
-            tens.value("select pgque.maint()")
-            tens.publish(*"abcd")
-        sizes = self.batch_sizes(tens, self.INFO, 20)
-        assert (sum(sizes), max(sizes) <= 20) == (36, True)
 
     @pytest.mark.parametrize("switch", [None, "ticker_paused", "external_ticker"])
     def test_one_call_after_another_moves_all(self, tens: Connection, switch: str | None) -> None:

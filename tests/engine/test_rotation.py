@@ -71,12 +71,15 @@ def test_rotation_waits_for_no_reader_and_no_rival(fast: Connection) -> None:
 
 
 def test_what_truncates_refuses_an_old_snapshot(q: Connection) -> None:
+    q.make_queue("gone", consumers=())
+    q.value("select pgque.drop_queue('gone')")
     for call in (
         "maint()",
         "maint_rotate_tables_step1('q')",
         "maint_compact_positions()",
         "maint_compact_ticks()",
         "maint_empty_half('tick')",
+        "maint_event_tables()",
     ):
         q.execute("begin isolation level serializable")
         with refused("PQ013", "serializable"):

@@ -179,17 +179,6 @@ class TestSeek:
         seek(bare, "earliest")
         assert bare.value("select pgque.next_batch('q', 'c', 'w')") > batch
 
-    def test_retries_and_dead_letters_stay(self, q: Connection) -> None:
-        batch = q.open_batch("again", "never")
-        ids = q.event_ids(batch)
-        q.value("select pgque.nack_batch(%s, %s, '0')", batch, ids[:1])
-        q.value("select pgque.dead_letter_batch(%s, %s, 'bad')", batch, ids[1:])
-        q.finish(batch)
-        assert seek(q, "latest")[1:] == (0, 0)
-        q.value("select pgque.maint_retry_events()")
-        assert q.received() == ["again"]
-        assert q.value("select count(*) from pgque.dead_letter") == 1
-
     def test_a_batch_that_ends_now_is_not_repeated(self, q: Connection) -> None:
         batch = q.open_batch("a")
         worker = q.another()

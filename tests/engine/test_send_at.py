@@ -175,13 +175,6 @@ class TestOtherQueues:
             drop.result()
         assert scheduled(bare) == ["kept"]
 
-    def test_dropping_one_waits_for_who_schedules(self, bare: Connection) -> None:
-        with bare.transaction():
-            schedule(bare, "ghost")
-            drop = bare.blocked(Connection.value, "select pgque.drop_queue('q', true)")
-        assert drop.result() == 1
-        assert bare.rows("select * from pgque.delayed_events") == []
-
     def test_scheduling_holds_up_no_rotation(self, db: Connection) -> None:
         db.make_queue(rotation_period="1 microsecond")
         db.value("select pgque.set_snapshot_patience('0')::text")

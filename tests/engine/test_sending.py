@@ -130,20 +130,6 @@ def test_a_queue_sent_to_in_a_transaction_that_created_it_delivers(db: Connectio
     assert db.received() == ["early"]
 
 
-def test_a_hundred_thousand_payloads_are_sent_at_once(q: Connection) -> None:
-    sent = q.value(
-        "select (s.ids[1], s.ids[100000], cardinality(s.ids))::text from (select pgque.send_batch("
-        "'q', 't', array(select nr::text from generate_series(1, 100000) nr)) as ids) s"
-    )
-    q.tick()
-    found = q.value(
-        "select (min(e.ev_id), max(e.ev_id), count(*))::text from pgque.get_batch_events(%s) e"
-        " where e.ev_data::bigint = e.ev_id",
-        q.next_batch(),
-    )
-    assert sent == found == "(1,100000,100000)"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "sent"),

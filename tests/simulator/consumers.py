@@ -147,8 +147,7 @@ async def _give_back(
 ) -> list[tuple[list[int], bool]]:
     """Gives some events of an open batch back, or up.
 
-    Returns:
-        Which, to be noted after COMMIT; they were noted if each statement `commits`.
+    Returns which, to be noted after COMMIT; they were noted if each statement `commits`.
     """
     given: list[tuple[list[int], bool]] = []
     lease = (holder.worker, epoch) if epoch else (None, None)

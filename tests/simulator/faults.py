@@ -193,14 +193,7 @@ FAULTS = {
 
 
 def install_sql(fault: str | None = None) -> bytes:
-    """Returns what to install.
-
-    Args:
-        fault: the name of a fault to put into it.
-
-    Raises:
-        ValueError: if pgque.sql does not have a text once that is to be replaced.
-    """
+    """Returns what to install."""
     sql = _INSTALL.read_text()
     changes = [*_SMALLER]
     if fault:

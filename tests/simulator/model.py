@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Divergence(Exception):
-    """The engine did what the model does not allow."""
+    """The engine did what the model does not allow. What notes something may raise it."""
 
 
 class Sent(NamedTuple):
@@ -210,11 +210,7 @@ class Consumer:
     def opened(
         self, batch: int, to_tick: int, events: Sequence[Event], *, alone: bool = True
     ) -> Batch:
-        """Notes an open batch; one that was open before must be the same.
-
-        Raises:
-            Divergence: as for `check`, or if the batch is not the same.
-        """
+        """Notes an open batch; one that was open before must be the same."""
         known = self.open.get(batch) or self._finished.get(batch)
         if known:
             # An event that a seek back and a retry deliver in one batch comes twice, in any order.
@@ -242,11 +238,7 @@ class Consumer:
         return self.open[batch]
 
     def taken_over(self, batch: int, by: int, events: Sequence[Event]) -> None:
-        """Notes that an open batch has a new id, under which a colleague holds it.
-
-        Raises:
-            Divergence: if it has other events there.
-        """
+        """Notes that an open batch has a new id, under which a colleague holds it."""
         held = self._held(batch)
         if list(held.events) != list(events):
             raise Divergence(
@@ -282,11 +274,7 @@ class Consumer:
         held.leaving.clear()
 
     def finish(self, batch: int) -> None:
-        """Notes that a batch was acked: its events count as applied.
-
-        Raises:
-            Divergence: if one was applied before.
-        """
+        """Notes that a batch was acked: its events count as applied."""
         held = self._held(batch)
         for event in held.unsettled():
             if event.payload in self.applied - self.free:
@@ -295,11 +283,7 @@ class Consumer:
         self._finished[batch] = self.open.pop(batch)
 
     def apply(self, batch: int, ids: Iterable[int]) -> None:
-        """Notes that some events of an open batch were acked, as those of a page are.
-
-        Raises:
-            Divergence: if one was applied before.
-        """
+        """Notes that some events of an open batch were acked, as those of a page are."""
         held = self._held(batch)
         for event in held.unsettled():
             if event.id in ids:
@@ -310,16 +294,7 @@ class Consumer:
                 held.acked.add(event.id)
 
     def check_page(self, held: Batch, events: Sequence[Event], page: Sequence[Event]) -> None:
-        """Compares a page with what is left of its batch.
-
-        Args:
-            held: the batch.
-            events: what the batch has now.
-            page: the page.
-
-        Raises:
-            Divergence: unless the page is what comes next.
-        """
+        """Compares a page with what is left of its batch."""
         # Those that were given back may be in it until an event behind them is acked.
         rest = held.unsettled()
         events = [event for event in events if event.id not in held.settled]
@@ -330,11 +305,7 @@ class Consumer:
             )
 
     def finish_pages(self, batch: int) -> None:
-        """Notes that the next batch came, so all pages of this one must have been acked.
-
-        Raises:
-            Divergence: if an event was passed over.
-        """
+        """Notes that the next batch came, so all pages of this one must have been acked."""
         held = self._held(batch)
         if left := held.unsettled():
             raise Divergence(f"{self} left batch {batch} with {left} in no page")
@@ -368,11 +339,7 @@ class Consumer:
         return fresh
 
     def inherit(self, slots: Sequence["Consumer"], tick: int) -> None:
-        """Takes over what it wants of the slots that stood at a tick before there were others.
-
-        Raises:
-            Divergence: if one of them has a batch open.
-        """
+        """Takes over what it wants of the slots that stood at a tick before there were others."""
         sent = {each.payload: each for each in self.queue.log}
         self._seen = max(self.queue.place(tick).high, *(slot._seen for slot in slots))
 

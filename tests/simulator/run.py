@@ -59,14 +59,7 @@ def program(seed: int, steps: int) -> Program:
 
 
 def simulate(url: str, steps: Program, sql: bytes, crash: Crash | None = None) -> Report:
-    """Runs a program on a database with the queue installed, and drains the queues at its end.
-
-    Args:
-        url: of the database, in which there is no queue yet.
-        steps: the program.
-        sql: what is installed.
-        crash: stops the server at once and starts it again; without it, no server is stopped.
-    """
+    """Runs a program on a database with the queue installed, and drains the queues at its end."""
     world = World(url, sql, crash)
     failure = None
     taken = 0

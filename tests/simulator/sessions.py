@@ -47,13 +47,7 @@ class Paused:
 
 
 class Session:
-    """A connection whose statements are sent, and looked at later.
-
-    Args:
-        name: for errors and in `application_name`.
-        connect: opens the connection.
-        watch: returns a connection that asks what a session waits for.
-    """
+    """A connection whose statements are sent, and looked at later."""
 
     def __init__(
         self, name: str, connect: Callable[[str], Connection], watch: Callable[[], Connection]
@@ -109,11 +103,7 @@ class Session:
         return only
 
     def waits(self) -> bool:
-        """Says whether the statement waits for a lock, once it waits or has ended.
-
-        Raises:
-            Stuck: if it does neither.
-        """
+        """Says whether the statement waits for a lock, once it waits or has ended."""
         began = time.monotonic()
         ask_after = max(_ASK_AFTER, 4 * self._usual)
         while ask_after < _PATIENCE:

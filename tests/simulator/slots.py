@@ -138,11 +138,7 @@ def note_page(
     *,
     alone: bool = True,
 ) -> None:
-    """Compares a page with the batch that it is of, which may be a new one.
-
-    Raises:
-        Divergence: if the page is not what comes next, or the batch is not right.
-    """
+    """Compares a page with the batch that it is of, which may be a new one."""
     for earlier in list(slot.open):
         if earlier != batch:
             slot.finish_pages(earlier)

@@ -78,12 +78,7 @@ async def promote(world: World, choices: Choices, session: Session) -> None:
 
 
 def drop_copies(url: str, copies: list[str]) -> None:
-    """Drops the databases that were copied in a run.
-
-    Args:
-        url: of the database in which the run began.
-        copies: their names.
-    """
+    """Drops the databases that were copied in a run."""
     with psycopg.connect(url, autocommit=True) as db:
         for name in copies:
             db.execute(f"drop database {name} with (force)".encode())

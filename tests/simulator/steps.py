@@ -22,12 +22,7 @@ STEPS: dict[str, Step] = {}
 
 
 def step(role: str, weight: int) -> Callable[[Body], Body]:
-    """Adds a function to the steps.
-
-    Args:
-        role: the sessions that take it, an attribute of `World`.
-        weight: how often it is chosen, beside the others.
-    """
+    """Adds a function to the steps that sessions take: those in this attribute of `World`."""
 
     def add(body: Body) -> Body:
         name = body.__name__

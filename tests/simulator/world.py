@@ -101,13 +101,7 @@ class Task:
 
 
 class World:
-    """Sessions, model and scheduler.
-
-    Args:
-        url: of a database with the queue installed and nothing else in it.
-        sql: what is installed.
-        crash: stops the server at once and starts it again; without it, no server is stopped.
-    """
+    """Sessions, model and scheduler. Without `crash`, no server is stopped."""
 
     def __init__(self, url: str, sql: bytes, crash: Crash | None = None) -> None:
         self.url = url

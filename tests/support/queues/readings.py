@@ -35,16 +35,7 @@ def read_every_way(
     batch: int,
     slices: int,
 ) -> list[Event]:
-    """The events of an open batch of this consumer, after all ways of reading it agreed.
-
-    Args:
-        db: a connection; it is not in a transaction.
-        reader: another one.
-        queue: the batch's queue.
-        consumer: who holds the batch; of a worker, the consumer that it shares.
-        batch: the batch.
-        slices: into how many the read plans split it.
-    """
+    """The events of an open batch of this consumer, after all ways of reading it agreed."""
     events = db.rows(EVENTS, batch)
     assert reader.rows(EVENTS, batch) == events, "another connection reads another batch"
     sql = db.value("select pgque.batch_event_sql(%s)", batch)
@@ -99,16 +90,7 @@ def check_tables(db: Connection, queue: str, batch: int, events: list[Event]) ->
 
 
 def check_received(db: Connection, batch: int, call: str, *params: object) -> list[Message]:
-    """What receive or receive_coop returns is what the batch holds that it names.
-
-    Args:
-        db: a connection; what the call opens and finishes is rolled back.
-        batch: the batch that is open for the caller.
-        call: the statement, and its parameters; it asks for more events than there are.
-
-    Returns:
-        The messages: those of the batch or, where it is empty, of the next one that is not.
-    """
+    """What receive or receive_coop returns is what the batch holds that it names."""
     with db.transaction(force_rollback=True):
         events = db.rows(EVENTS, batch)
         messages = db.rows(call, *params)

@@ -18,11 +18,7 @@ _WAITS_FOR_REPORTS = {
 
 
 class Replicas:
-    """Servers of the tests' version; all end with the test.
-
-    Args:
-        root: an empty folder.
-    """
+    """Servers of the tests' version; all end with the test."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -42,12 +38,7 @@ class Replicas:
         return primary
 
     def standby(self, primary: Postgres, *options: str) -> Postgres:
-        """A running standby.
-
-        Args:
-            primary: what it follows.
-            options: of pg_basebackup.
-        """
+        """A running standby."""
         standby = self.new(primary.version)
         standby.back_up(primary, "--write-recovery-conf", "--checkpoint=fast", *options)
         return standby.start()
@@ -75,11 +66,7 @@ def replicas() -> Iterator[Replicas]:
 
 @contextmanager
 def synchronous_pair(*options: str) -> Iterator[tuple[Postgres, Postgres]]:
-    """Commits on the primary wait until the standby has applied them, and it waits for reports.
-
-    Args:
-        options: of pg_basebackup, by which the standby is made.
-    """
+    """Commits on the primary wait until the standby has applied them, and it waits for reports."""
     with replicas() as made:
         primary = made.primary(**_WAITS_FOR_REPORTS)
         standby = made.standby(primary, *options)
