@@ -7,17 +7,14 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pgque_dagster import (
-    DeltaReplicas,
-)
 from tests.dagster.replicas.shop import Shop
 from tests.support.queues.sql import connect
 
 
 @pytest.fixture
 def target() -> Callable[[str], Any]:
-    """Where the replicas are, given a folder; tests may have another one."""
-    return DeltaReplicas
+    """Where the replicas are, given a folder; by default in PostgreSQL."""
+    return lambda folder: None
 
 
 @pytest.fixture

@@ -13,10 +13,12 @@ from pgque_dagster import (
     DeltaReplicas,
     IcebergReplicas,
     PgqueResource,
+    PostgresReplicas,
     build_table_replicas,
 )
 from pgque_dagster.client import Client
 from tests.dagster.support import SessionHolder
+from tests.support.queues.sql import connect
 from tests.support.spark.delta_tables import read_delta
 from tests.support.spark.lakes import iceberg_catalog
 
@@ -24,7 +26,7 @@ TABLES = ["public.orders", "public.items"]
 
 
 class Shop:
-    """A project that replicates the given tables, by default two."""
+    """A project that replicates the given tables, by default two, by default in PostgreSQL."""
 
     def __init__(
         self,
@@ -38,7 +40,7 @@ class Shop:
         self.name, self.queue = name, options.get("queue", name)
         self.url, self.folder = url, folder
         self.resources = {"pgque": PgqueResource(url=url), "pyspark": SessionHolder(spark)}
-        self.target = options.pop("target", DeltaReplicas(str(folder)))
+        self.target = options.pop("target", None) or PostgresReplicas(schema="copies")
         self.is_iceberg = isinstance(self.target, IcebergReplicas)
         self.defs = build_table_replicas(name, tables, target=self.target, **options)
         self.instance = dg.DagsterInstance.ephemeral()
@@ -53,10 +55,21 @@ class Shop:
         result = sensor.evaluate_tick(context)
         return str(result.skip_message)
 
-    def run(self) -> dg.ExecuteInProcessResult:
+    def look(self) -> Any:
+        """Evaluates the sensor that requests a run for each batch, which waits for no tick."""
+        context = dg.build_sensor_context(
+            instance=self.instance, resources={"pgque": self.resources["pgque"]}
+        )
+        return self.repository.get_sensor_def(f"{self.name}_sensor").evaluate_tick(context)
+
+    def tick(self, times: int = 1) -> None:
         with Client(self.url) as client:
-            client.force_next_tick(self.queue)
-            client.ticker()
+            for _ in range(times):
+                client.force_next_tick(self.queue)
+                client.ticker()
+
+    def run(self) -> dg.ExecuteInProcessResult:
+        self.tick()
         job = self.repository.get_implicit_global_asset_job_def()
         (replicas,) = [x for x in self.defs.assets or () if is_replica(x, self.name)]
         return job.execute_in_process(
@@ -69,6 +82,11 @@ class Shop:
         return done.get_asset_check_evaluations()
 
     def rows(self, table: str) -> list[dict[str, Any]]:
+        if isinstance(self.target, PostgresReplicas):
+            name = table.partition(".")[2]
+            with connect(self.url) as db:
+                found = db.rows(f"select to_jsonb(t) from copies.{name} t order by id")
+            return [row for (row,) in found]
         if self.is_iceberg:
             found = iceberg_catalog(self.url).load_table(table).scan().to_arrow()
         else:
@@ -81,8 +99,17 @@ class Shop:
         return len(DeltaTable(str(self.folder / table.replace(".", "/"))).file_uris())
 
 
+def reasons(done: dg.ExecuteInProcessResult) -> list[str]:
+    """Why tables were copied in a run."""
+    assert done.success
+    metadata = [each.materialization.metadata for each in done.get_asset_materialization_events()]
+    assert metadata
+    return [str(x["pgque/copied_because"].value) for x in metadata if "pgque/copied_because" in x]
+
+
 def is_replica(asset: Any, name: str) -> bool:
     return isinstance(asset, dg.AssetsDefinition) and asset.op.name == f"{name}_replicas"
 
 
 lakes = pytest.mark.parametrize("target", [DeltaReplicas, IcebergReplicas])
+delta = pytest.mark.parametrize("target", [DeltaReplicas])

@@ -13,10 +13,9 @@ from pyspark.sql import SparkSession
 from pgque_dagster import DeltaReplicas, IcebergReplicas, PostgresReplicas, build_pgque_sensor
 from pgque_dagster.client import Client
 from tests.conftest import Server
-from tests.dagster.replicas.shop import Shop, is_replica
-from tests.dagster.replicas.test_quiet_replicas import reasons, ticks
+from tests.dagster.replicas.shop import Shop, is_replica, reasons
 from tests.support.dagster.sensing import evaluate
-from tests.support.queues.sql import connect
+from tests.support.queues.sql import connect, rotate
 from tests.support.runner.waiting import wait_until
 from tests.support.servers.databases import as_user, empty_database
 from tests.support.servers.networks import Network, network
@@ -111,7 +110,7 @@ class Day:
 
     def run(self) -> bool | None:
         """Ticks, and executes the run that the sensor requests: whether it succeeded, if any."""
-        ticks(self.url, 1)
+        self.shop.tick()
         found = evaluate(self._sensor, self.url, self.shop.instance)
         if isinstance(found, str):
             assert "its ticks had no event" in found
@@ -202,3 +201,28 @@ def test_a_day_needs_a_person_only_for_a_bad_value(
                 wait_until(day.rotate)
             assert len(day.copies) == len(TABLES), f"copied again after {hour}: {day.copies}"
         assert day.unequal() == set()
+
+
+def test_quiet_hours_copy_nothing(
+    database_url: str, spark: SparkSession, tmp_path: Path, server: Server
+) -> None:
+    with empty_database(server) as url, connect(database_url) as db:
+        db.execute("create table t (id int primary key); insert into t values (1)")
+        at_once, target = timedelta(microseconds=1), PostgresReplicas(url)
+        shop = Shop(database_url, spark, tmp_path, ["public.t"], target=target, max_age=at_once)
+        shop.capture()
+        db.execute("select pgque.set_queue_config('shop', 'rotation_period', '1 microsecond')")
+        assert len(reasons(shop.run())) == 1
+        for hour in range(2):
+            for _ in range(2):
+                shop.tick(3)
+                assert "its ticks had no event" in str(shop.look().skip_message)
+                rotate(db, "shop")
+                db.execute("select pgque.maint()")
+            if hour == 1:
+                (newest,) = db.rows("select max(tick_id) from pgque.tick")[0]
+                db.execute("select pgque.seek('shop', 'shop', %s)", (str(newest),))
+            assert all(each.passed for each in shop.verify())
+            db.execute("insert into t select max(id) + 1 from t")
+            assert reasons(shop.run()) == []
+        assert all(each.passed for each in shop.verify())

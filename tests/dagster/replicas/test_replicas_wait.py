@@ -14,8 +14,7 @@ from pyspark.sql import SparkSession
 from pgque_dagster import DeltaReplicas, IcebergReplicas, PostgresReplicas, build_pgque_sensor
 from pgque_dagster.client import Client
 from tests.conftest import Server
-from tests.dagster.replicas.shop import Shop, is_replica
-from tests.dagster.replicas.test_quiet_replicas import reasons, ticks
+from tests.dagster.replicas.shop import Shop, is_replica, reasons
 from tests.support.dagster.sensing import evaluate, the_request
 from tests.support.queues.sql import connect
 from tests.support.servers.databases import as_user, empty_database
@@ -46,7 +45,7 @@ class Waiting:
         return build_pgque_sensor([asset], max_attempts=2, max_age=AT_ONCE, backoff=backoff)
 
     def run(self) -> dg.ExecuteInProcessResult:
-        ticks(self.shop.url, 1)
+        self.shop.tick()
         found = evaluate(self.sensor(timedelta(0)), self.shop.url, self.shop.instance)
         asset: Any = self.asset
         return self.shop.repository.get_implicit_global_asset_job_def().execute_in_process(

@@ -1,7 +1,6 @@
 """Replicas in Dagster: captured by a sensor, followed by runs, and verified by checks."""
 
 from datetime import timedelta
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +10,24 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster import (
     DeltaReplicas,
+    IcebergReplicas,
     PgqueResource,
     PostgresReplicas,
     build_table_replicas,
     queue_key,
 )
-from pgque_dagster.client import Client, ConnectionFailed
+from pgque_dagster.client import ConnectionFailed
 from pgque_dagster.client.relay.relay import Relay
 from pgque_dagster.client.relay.setup import begin_relay
-from tests.dagster.replicas.shop import TABLES, Shop, lakes
+from tests.dagster.replicas.shop import TABLES, Shop, delta, lakes
 from tests.support.queues.metrics import health
 from tests.support.queues.sql import connect
 from tests.support.servers.logins import as_login
 
 
-@lakes
+@pytest.mark.parametrize(
+    "target", [DeltaReplicas, IcebergReplicas, pytest.param(lambda folder: None, id="postgres")]
+)
 def test_tables_are_captured_copied_followed_and_verified(shop: Shop) -> None:
     assert "captured public.orders, public.items" in shop.capture()
     assert "all tables are captured" in shop.capture()
@@ -53,11 +55,12 @@ def test_tables_are_captured_copied_followed_and_verified(shop: Shop) -> None:
     assert all(each.passed for each in evaluations), evaluations
 
 
+@delta
 def test_tables_that_their_owner_captured_are_copied_before_any_change(
     shop: Shop, spark: SparkSession
 ) -> None:
     login = as_login(shop.url, "pgque_reader", "pgque_writer")
-    reading = Shop(login, spark, shop.folder)
+    reading = Shop(login, spark, shop.folder, target=shop.target)
     reading.url = shop.url  # An administrator ticks.
     with connect(shop.url) as db:
         db.execute("select pgque.create_queue('shop')")
@@ -115,19 +118,6 @@ def test_a_copy_of_the_project_captures_no_tables_for_the_replicas_of_another(
         assert captured == [("public.items",), ("public.orders",)]
 
 
-def look(shop: Shop) -> Any:
-    """Evaluates the sensor that requests a run for each batch."""
-    with Client(shop.url) as client:
-        client.force_next_tick("shop")
-        client.ticker()
-    context = dg.build_sensor_context(
-        instance=shop.instance,
-        repository_def=shop.repository,
-        resources={"pgque": shop.resources["pgque"]},
-    )
-    return shop.repository.get_sensor_def("shop_sensor").evaluate_tick(context)
-
-
 def test_changes_wait_for_others_until_the_first_has_waited_max_age(
     shop: Shop, spark: SparkSession
 ) -> None:
@@ -139,8 +129,9 @@ def test_changes_wait_for_others_until_the_first_has_waited_max_age(
     with connect(shop.url) as db:
         db.execute("insert into orders select i, 1 from generate_series(2, 99) i")
 
-    assert "when the oldest has waited max_age=1:00:00" in str(look(waiting).skip_message)
-    assert len(look(at_once).run_requests or ()) == 1
+    waiting.tick()
+    assert "when the oldest has waited max_age=1:00:00" in str(waiting.look().skip_message)
+    assert len(at_once.look().run_requests or ()) == 1
     sensor = shop.repository.get_sensor_def("shop_sensor")
     assert "min_events=10000000, max_age=0:01:00" in str(sensor.description)
 
@@ -158,7 +149,8 @@ def test_a_lag_that_max_age_alone_makes_is_refused() -> None:
 def test_a_run_of_a_batch_compares_no_table(shop: Shop, spark: SparkSession) -> None:
     shop = Shop(shop.url, spark, shop.folder, target=shop.target, max_age=timedelta(0))
     shop.capture()
-    (request,) = look(shop).run_requests or ()
+    shop.tick()
+    (request,) = shop.look().run_requests or ()
     checks = request.asset_check_keys
     job = shop.repository.get_job(
         shop.repository.get_sensor_def("shop_sensor").job_name
@@ -167,28 +159,6 @@ def test_a_run_of_a_batch_compares_no_table(shop: Shop, spark: SparkSession) -> 
         asset_check_selection=None if checks is None else set(checks),
     )
     assert [node.name for node in job.nodes] == ["shop_replicas"]
-
-
-def test_tables_are_replicated_into_a_schema_of_postgres(
-    database_url: str, spark: SparkSession, tmp_path: Path, shop: Shop
-) -> None:
-    shop = Shop(database_url, spark, tmp_path, target=PostgresReplicas(schema="copies"))
-    shop.capture()
-    first = shop.run()
-    assert first.success
-    (orders, *_) = first.get_asset_materialization_events()
-    assert orders.materialization.metadata["dagster/table_name"].value.endswith(".copies.orders")
-    with connect(shop.url) as db:
-        db.execute("insert into orders values (2, 1); delete from items")
-        assert shop.run().success
-        assert db.execute("select * from copies.orders").fetchall() == [
-            (1, Decimal("9.50")),
-            (2, Decimal("1.00")),
-        ]
-        assert all(each.passed for each in shop.verify())
-        db.execute("update copies.orders set total = 3 where id = 1")
-    (failed,) = [each for each in shop.verify() if not each.passed]
-    assert "different {'id': 1}" in str(failed.description)
 
 
 @pytest.mark.slow
@@ -224,6 +194,7 @@ def test_small_files_of_replicas_are_united_by_their_job(shop: Shop) -> None:
 
 
 @pytest.mark.slow
+@delta
 def test_a_difference_fails_the_check_and_its_job_mends_it(shop: Shop) -> None:
     shop.capture()
     shop.run()
@@ -257,6 +228,7 @@ def test_a_difference_fails_the_check_and_its_job_mends_it(shop: Shop) -> None:
 
 
 @pytest.mark.slow
+@delta
 def test_a_run_that_fails_between_two_tables_is_done_again_whole(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,6 +254,7 @@ def test_a_run_that_fails_between_two_tables_is_done_again_whole(
 
 
 @pytest.mark.slow
+@delta
 def test_replicas_for_two_targets_share_a_queue_and_the_capture(
     shop: Shop, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -368,6 +341,7 @@ def test_a_table_that_is_taken_out_is_uncaptured_and_copied_when_it_is_put_back(
     assert shop.rows("public.items") == []
 
 
+@delta
 def test_a_table_that_is_taken_out_stays_captured_for_others_and_without_the_right(
     shop: Shop, spark: SparkSession, tmp_path: Path
 ) -> None:

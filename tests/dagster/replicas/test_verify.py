@@ -188,10 +188,10 @@ def test_a_commit_of_somebody_else_is_noticed_and_is_a_difference(shop: Shop) ->
     assert "somebody else changed it" in str(failed.description)
     assert isinstance(Sensor(shop).evaluate(), str), "it is known"
 
-    for number in range(2, 12):
+    for number in (2, 3):
         sql(shop, f"insert into orders values ({number}, 2)")
         shop.run()
-        assert shown(shop)[0] == "red", "also ten batches later"
+        assert shown(shop)[0] == "red", "also some batches later"
     with Client(shop.url) as client:
         (critical,) = [each for each in client.health() if each.status == "critical"]
         copy_again(client, "shop", "shop", "public.orders")

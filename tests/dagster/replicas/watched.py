@@ -14,9 +14,7 @@ class Watched(Shop):
     """A project whose runs are those of its sensor, which leave the checks out."""
 
     def run(self) -> dg.ExecuteInProcessResult:
-        with Client(self.url) as client:
-            client.force_next_tick("shop")
-            client.ticker()
+        self.tick()
         job = self.repository.get_implicit_global_asset_job_def()
         job = job.get_subset(asset_selection={KEY.asset_key}, asset_check_selection=set())
         return job.execute_in_process(instance=self.instance, raise_on_error=False)
