@@ -67,7 +67,7 @@ def definitions_of(database: str) -> dg.Definitions:
             *build_consumer_lag_checks([asset], max_lag=timedelta(minutes=1)),
         ],
         sensors=[
-            build_pgque_sensor([asset], min_events=0, max_age=timedelta(0)),
+            build_pgque_sensor([asset], min_events=0, max_age=timedelta(0), tick_wait=timedelta(0)),
             build_pgque_ticker_sensor(database=database),
             build_pgque_observation_sensor(["orders"], database=database),
             build_pgque_alerts(["orders"], notify=print, database=database),

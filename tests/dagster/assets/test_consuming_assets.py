@@ -1,6 +1,7 @@
 """Two assets never share a consumer: not by materialize, nor in one code location, nor in two."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 import dagster as dg
 import pytest
@@ -39,7 +40,10 @@ def other_asset() -> dg.AssetsDefinition:
 def location(
     orders: Orders, *assets: dg.AssetsDefinition, also: Sequence[dg.AssetSpec] = ()
 ) -> dg.Definitions:
-    sensors = [build_pgque_sensor([each], name=f"sensor_{n}") for n, each in enumerate(assets)]
+    sensors = [
+        build_pgque_sensor([each], name=f"sensor_{n}", tick_wait=timedelta(0))
+        for n, each in enumerate(assets)
+    ]
     return dg.Definitions(
         assets=[*assets, *also],
         sensors=sensors,

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,10 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pgque_dagster import ParquetBatchIOManager, SparkBatch, build_pgque_sensor, pgque_asset
 from pgque_dagster.client import Client, ConnectionFailed
 from pgque_dagster.client.errors import TargetRefused
+from tests.client.consumer.support import expire_leases
 from tests.dagster.support import materialize
 from tests.support.dagster.sensing import evaluate, the_request
 from tests.support.queues.events import publish
-from tests.support.servers.networks import Network, network
+from tests.support.queues.sql import connect
+from tests.support.servers.networks import network
 
 NOW = timedelta(0)
 
@@ -169,14 +171,8 @@ def test_an_io_manager_that_cannot_store_for_now_uses_no_attempt_up(
     assert failing(client)[0] == "ok"
 
 
-@pytest.fixture
-def net(client: Client) -> Iterator[Network]:
-    with network(client.url) as made:
-        yield made
-
-
 def test_a_source_that_is_away_when_the_lease_ends_uses_no_attempt_up(
-    client: Client, spark: SparkSession, instance: dg.DagsterInstance, net: Network
+    client: Client, spark: SparkSession, instance: dg.DagsterInstance
 ) -> None:
     publish(client, ["a"])
 
@@ -188,13 +184,12 @@ def test_a_source_that_is_away_when_the_lease_ends_uses_no_attempt_up(
             keeper.check()
             time.sleep(0.1)
 
-    for _ in range(2):
-        net.state = "up"
-        sensor = build_pgque_sensor([revenue], max_attempts=1, backoff=NOW)
-        time.sleep(1)
-        tags = dict(the_request(evaluate(sensor, client.url, instance)).tags)
-        assert not materialize(
-            revenue, net.url(client.url), spark, tags=tags, instance=instance
-        ).success
-    time.sleep(1)
+    sensor = build_pgque_sensor([revenue], max_attempts=1, backoff=NOW)
+    tags = dict(the_request(evaluate(sensor, client.url, instance)).tags)
+    with network(client.url) as net:
+        url = net.url(client.url)
+        assert not materialize(revenue, url, spark, tags=tags, instance=instance).success
+    with connect(client.url) as db:
+        expire_leases(db)
+    assert the_request(evaluate(sensor, client.url, instance))
     assert "LeaseLost" in look(revenue, client, instance)
