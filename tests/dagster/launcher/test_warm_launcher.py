@@ -8,11 +8,8 @@ import re
 import shutil
 import signal
 import threading
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,9 +20,8 @@ import pytest
 from pgque_dagster.project.keys import WAITS
 from tests.support.dagster import warm_project
 from tests.support.dagster.sensing import remote_origin
+from tests.support.runner.waiting import wait_until
 
-PATIENCE_SECONDS = 180.0
-MAX_RUNS = 3
 FINISHED = {"SUCCESS", "FAILURE", "CANCELED"}
 _SETTINGS = """\
 run_launcher:
@@ -95,7 +91,7 @@ class Warm:
 
     def end_of(self, run: str) -> str:
         """Waits for the end of a run and returns its status."""
-        self.wait(lambda: self.status(run) in FINISHED, "a run's end")
+        wait_until(lambda: self.status(run) in FINISHED)
         return self.status(run)
 
     def said(self, op: str = "say") -> tuple[str, int]:
@@ -105,14 +101,15 @@ class Warm:
         return self.note(run)
 
     def prepared(self) -> int:
-        """Waits for a process that has opened a session, which only one that has no run does."""
-        self.wait(lambda: any(self._notes.glob("opened-*")), "a process that is prepared")
+        """Waits for one more process that has opened a session, as one without a run does."""
+        wait_until(lambda: any(self._notes.glob("opened-*")))
         (opened,) = self._notes.glob("opened-*")
+        opened.unlink()
         return int(opened.name.removeprefix("opened-"))
 
     def note(self, run: str) -> tuple[str, int]:
         """Waits until a run has noted its words and its process."""
-        self.wait((self._notes / run).exists, "a run that works")
+        wait_until((self._notes / run).exists)
         words, process = (self._notes / run).read_text().split()
         return words, int(process)
 
@@ -140,13 +137,7 @@ class Warm:
         self.instance.dispose()
 
     def wait_until_gone(self, process: int) -> None:
-        self.wait(lambda: not Path(f"/proc/{process}").exists(), "the end of the process")
-
-    def wait(self, holds: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not holds():
-            assert time.monotonic() < deadline, f"not within {PATIENCE_SECONDS:.0f} s: {what}"
-            time.sleep(0.1)
+        wait_until(lambda: not Path(f"/proc/{process}").exists())
 
 
 @contextmanager
@@ -163,8 +154,7 @@ def launching(folder: Path, config: str) -> Iterator[Warm]:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
-    config = f"{{processes: 2, max_runs: {MAX_RUNS}}}"
-    with launching(tmp_path_factory.mktemp("warm"), config) as warm:
+    with launching(tmp_path_factory.mktemp("warm"), "{processes: 2}") as warm:
         yield warm
 
 
@@ -175,28 +165,21 @@ def warm(running: Warm) -> Iterator[Warm]:
     running.go()
 
 
-def test_a_process_executes_several_runs_and_is_then_replaced(warm: Warm) -> None:
-    processes = [warm.said()[1] for _ in range(MAX_RUNS + 1)]
-
-    # A run that follows at once gets the process that is about to be idle.
-    assert any(one == next_one for one, next_one in pairwise(processes))
-    assert max(Counter(processes).values()) <= MAX_RUNS
-
-
-@pytest.mark.parametrize("is_changed", [False, True])
-def test_the_first_run_gets_the_process_that_was_prepared_unless_its_code_changed(
-    tmp_path: Path, is_changed: bool
-) -> None:
-    with launching(tmp_path, "{processes: 1}") as warm:
+def test_a_process_executes_several_runs_and_one_that_is_ready_replaces_it(tmp_path: Path) -> None:
+    with launching(tmp_path, "{processes: 1, max_runs: 2}") as warm:
         warm.prepare()
-        if is_changed:
-            warm.prepared()
-            warm.change("changed")
-
-        words, process = warm.said()
-
-        assert words == ("changed" if is_changed else "first")
-        assert (process == warm.prepared()) == (not is_changed)
+        words, first = warm.said()
+        assert (words, first) == ("first", warm.prepared())
+        # A run that follows at once gets the process that is about to be idle.
+        assert warm.said()[1] == first
+        second = warm.prepared()
+        warm.change("changed")
+        words, third = warm.said("fail")
+        assert (words, third == second) == ("changed", False)
+        fourth = warm.prepared()
+        assert warm.said()[1] == fourth
+        for process in (first, second, third):
+            warm.wait_until_gone(process)
 
 
 @pytest.mark.slow
@@ -230,84 +213,53 @@ def test_a_run_that_gets_no_warm_process_is_not_taken_for_one_whose_process_died
     assert [warm.end_of(run) for run in busy] == ["SUCCESS", "SUCCESS"]
 
 
-def test_a_process_that_dies_fails_its_run_alone(warm: Warm) -> None:
+def test_processes_with_older_code_end_after_their_run_which_may_be_canceled(warm: Warm) -> None:
+    run = warm.start("wait")
+    _, busy = warm.note(run)
+    _, idle = warm.said()
+    warm.location.server_id = "2"
+
+    assert warm.said()[1] not in (idle, busy)
+    warm.wait_until_gone(idle)
+    assert warm.status(run) == "STARTED"
+    assert warm.instance.run_launcher.terminate(run)
+    assert warm.end_of(run) == "CANCELED"
+    warm.wait_until_gone(busy)
+    assert not warm.instance.run_launcher.terminate(run)
+
+
+@pytest.mark.parametrize("op", [pytest.param("fork", marks=pytest.mark.slow), "fork_in_c"])
+def test_a_process_that_dies_fails_its_run_alone_while_a_child_of_it_lives(
+    warm: Warm, op: str
+) -> None:
     other = warm.start("wait")
     warm.note(other)
 
-    run = warm.start("die")
+    run = warm.start(op)
 
     assert warm.end_of(run) == "FAILURE"
     assert "was killed by signal 9" in warm.messages(run)
     assert warm.run(run).tags["pgque/died"] == run
+    held = {str(file.readlink()) for file in warm.child().glob("fd/*")}
+    os.kill(int(warm.child().name), signal.SIGKILL)
+    # What Python forks does not hold the lock either, by which others see whether it lives.
+    assert any("pgque-warm-" in file for file in held) == (op == "fork_in_c")
     assert warm.status(other) == "STARTED"
     warm.go()
     assert warm.end_of(other) == "SUCCESS"
 
 
-@pytest.mark.parametrize("op", [pytest.param("fork", marks=pytest.mark.slow), "fork_in_c"])
-def test_a_process_that_dies_fails_its_run_while_a_child_of_it_lives(warm: Warm, op: str) -> None:
-    run = warm.start(op)
-
-    assert warm.end_of(run) == "FAILURE"
-    assert "was killed by signal 9" in warm.messages(run)
-    held = {str(file.readlink()) for file in warm.child().glob("fd/*")}
-    os.kill(int(warm.child().name), signal.SIGKILL)
-    # What Python forks does not hold the lock either, by which others see whether it lives.
-    assert any("pgque-warm-" in file for file in held) == (op == "fork_in_c")
-
-
-@pytest.mark.slow
-def test_a_process_whose_run_failed_gets_no_other_run(warm: Warm) -> None:
-    failed = warm.start("fail")
-
-    assert warm.end_of(failed) == "FAILURE"
-    warm.wait_until_gone(warm.note(failed)[1])
-
-
-@pytest.mark.parametrize("op", ["fail", pytest.param("die", marks=pytest.mark.slow)])
-def test_a_process_is_replaced_by_one_that_is_ready_for_the_next_run(
-    tmp_path: Path, op: str
-) -> None:
-    with launching(tmp_path, "{processes: 1}") as warm:
-        warm.said()
-        gone = warm.said(op)[1]
-
-        process = warm.prepared()
-
-        assert warm.said()[1] == process != gone
-
-
-@pytest.mark.slow
-def test_a_process_that_was_prepared_gets_no_run_after_its_code_changed(tmp_path: Path) -> None:
-    with launching(tmp_path, "{processes: 1}") as warm:
-        warm.said()
-        warm.start("fail")
-        warm.prepared()
-        warm.change("changed")
-
-        assert warm.said()[0] == "changed"
-
-
-def test_a_run_is_canceled(warm: Warm) -> None:
+def test_a_process_that_dies_while_its_run_is_canceled_is_replaced(warm: Warm) -> None:
+    _, process = warm.said()
     run = warm.start("wait")
-    _, process = warm.note(run)
-
-    assert warm.instance.run_launcher.terminate(run)
-
-    assert warm.end_of(run) == "CANCELED"
-    warm.wait_until_gone(process)
-    assert not warm.instance.run_launcher.terminate(run)
-
-
-def test_a_process_that_dies_while_its_run_is_canceled(warm: Warm) -> None:
-    run = warm.start("wait")
-    _, process = warm.note(run)
+    assert warm.note(run)[1] == process
 
     warm.instance.run_launcher.terminate(run)
     os.kill(process, signal.SIGKILL)
 
     assert warm.end_of(run) == "CANCELED"
     assert warm.run(run).tags["pgque/died"] == run
+    assert warm.prepared() != process
 
 
 @pytest.mark.slow
@@ -321,24 +273,6 @@ def test_a_run_never_executes_older_code_than_that_on_disk(warm: Warm) -> None:
 
     assert warm.end_of(run) == "SUCCESS"
     assert warm.said()[0] == "meanwhile"
-
-
-@pytest.mark.slow
-def test_reloading_the_code_location_starts_new_processes(warm: Warm) -> None:
-    _, process = warm.said()
-
-    warm.location.server_id = "2"
-
-    assert warm.said()[1] != process
-    warm.wait_until_gone(process)
-
-
-def test_a_process_with_older_code_ends_after_its_run(warm: Warm) -> None:
-    _, process = warm.note(warm.start("wait"))
-    warm.location.server_id = "3"
-    assert warm.said()[1] != process
-    warm.go()
-    warm.wait_until_gone(process)
 
 
 @pytest.mark.slow

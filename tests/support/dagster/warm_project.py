@@ -39,12 +39,6 @@ def wait(context: dg.OpExecutionContext) -> None:
         time.sleep(0.05)
 
 
-@dg.op
-def die(context: dg.OpExecutionContext) -> None:
-    note(context)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def leave_a_child(context: dg.OpExecutionContext, fork: Callable[[], int]) -> None:
     """Dies, and leaves a child that the test ends."""
     folder = note(context)
@@ -102,5 +96,5 @@ class Spark:
         (Path(os.environ["DAGSTER_HOME"]) / "test" / f"opened-{os.getpid()}").touch()
 
 
-JOBS = {op.name: job_of(op) for op in (say, wait, die, fork, fork_in_c, fail)}
+JOBS = {op.name: job_of(op) for op in (say, wait, fork, fork_in_c, fail)}
 defs = dg.Definitions(jobs=list(JOBS.values()), resources={"pyspark": Spark()})
