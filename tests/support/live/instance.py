@@ -46,7 +46,7 @@ SETTINGS = project_settings(
     run_launcher={"config": {"processes": 1}},
     concurrency={"runs": {"max_concurrent_runs": 2}},
     run_retries={"enabled": True, "max_retries": 2},
-    run_monitoring={"start_timeout_seconds": 120, "poll_interval_seconds": 5},
+    run_monitoring={"start_timeout_seconds": 120, "poll_interval_seconds": 1},
 )
 
 
