@@ -68,16 +68,6 @@ def test_the_instance_of_the_compose_file_keeps_the_records_of_a_run_in_postgres
     assert client.next_batch("orders", "revenue") is None
 
 
-def test_the_launcher_of_the_warm_helm_values_is_accepted(tmp_path: Path) -> None:
-    values = yaml.safe_load((DEPLOY / "values-warm.yaml").read_text())["runLauncher"]
-    settings = {"run_launcher": values["config"]["customRunLauncher"]}
-    (tmp_path / "dagster.yaml").write_text(yaml.safe_dump(settings))
-
-    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
-        assert values["type"] == "CustomRunLauncher"
-        assert isinstance(instance.run_launcher, WarmRunLauncher)
-
-
 @pytest.mark.slow
 def test_the_image_serves_the_project_that_init_writes(tmp_path: Path) -> None:
     image = (DEPLOY / "Dockerfile").read_text()

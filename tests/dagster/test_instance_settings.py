@@ -89,30 +89,22 @@ OURS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def database_of_dagster(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("DAGSTER_POSTGRES_URL", "PGQUE_URL"):
-        monkeypatch.setenv(name, database_url)
-
-
-def start(folder: Path, settings: dict[str, Any]) -> None:
-    (folder / "dagster.yaml").write_text(yaml.safe_dump(settings))
-    with dg.DagsterInstance.from_config(str(folder)) as instance:
-        assert instance.run_coordinator
-        assert instance.run_launcher
+LIMITS = {"concurrency": {"pools": {"default_limit": 2}, "runs": {"max_concurrent_runs": 5}}}
 
 
 @pytest.mark.parametrize("name", [*FILES, *HELM, *OURS])
-def test_an_instance_starts_with_each_of_our_files(name: str, tmp_path: Path) -> None:
-    start(tmp_path, yaml.safe_load((FILES | HELM | OURS)[name]))
-
-
-# The chart itself refuses limits in both places, and deploy/values.yaml says where they go.
-@pytest.mark.parametrize("name", [*FILES, *OURS])
-def test_limits_of_runs_and_pools_can_be_added_to_each_of_them(name: str, tmp_path: Path) -> None:
-    added = {"concurrency": {"pools": {"default_limit": 2}, "runs": {"max_concurrent_runs": 5}}}
-
-    start(tmp_path, merge(yaml.safe_load((FILES | OURS)[name]), added))
+def test_an_instance_starts_with_each_of_our_files_and_with_limits_of_runs_and_pools(
+    name: str, tmp_path: Path, shared_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("DAGSTER_POSTGRES_URL", "PGQUE_URL"):
+        monkeypatch.setenv(variable, shared_database_url)
+    settings = yaml.safe_load((FILES | HELM | OURS)[name])
+    # The chart itself refuses limits in both places, and deploy/values.yaml says where they go.
+    for each in (settings, *([] if name in HELM else [merge(settings, LIMITS)])):
+        (tmp_path / "dagster.yaml").write_text(yaml.safe_dump(each))
+        with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+            assert instance.run_coordinator
+            assert isinstance(instance.run_launcher, WarmRunLauncher) == ("run_launcher" in each)
 
 
 @pytest.mark.parametrize("name", SHOWN)

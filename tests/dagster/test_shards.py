@@ -30,7 +30,12 @@ from tests.support.dagster.sharded_project import ShardedProject, payloads, shar
 from tests.support.queues.events import make_queue
 from tests.support.spark.stored_tables import iceberg_catalog
 
-EVERY_KIND = pytest.mark.parametrize("sharded", ["delta", "iceberg", "postgres"], indirect=True)
+# The other tests here are of Delta, and tests/spark/sinks/test_vectors.py is of all kinds.
+EVERY_KIND = pytest.mark.parametrize(
+    "sharded",
+    ["postgres", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("delta", "iceberg"))],
+    indirect=True,
+)
 
 
 @EVERY_KIND
