@@ -57,10 +57,4 @@ def database_url(
 
 def begun(db: Connection, level: str = "read committed") -> Connection:
     """Begins a transaction. If its level keeps a snapshot, it is taken now."""
-    db.execute(f"begin isolation level {level}".encode())
-    db.value("select count(*) from pg_class")
-    return db
-
-
-def with_snapshot(db: Connection) -> Connection:
-    return begun(db, "repeatable read")
+    return db.hold_snapshot(level)

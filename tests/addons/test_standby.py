@@ -15,7 +15,7 @@ from tests.support.servers.standbys import synchronous_pair, wait_for
 LONGEST_WAIT_SECONDS = 5
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def pair() -> Iterator[tuple[Postgres, Postgres]]:
     with synchronous_pair() as made:
         yield made

@@ -51,15 +51,6 @@ def test_copied_events_arrive_in_order_with_ids_of_their_own(
 
 
 class TestDisableInsert:
-    def test_no_table_of_the_queue_takes_a_row(self, db: Connection, producer: Connection) -> None:
-        close(db)
-        for table in tables(db):
-            for way in (insert, copy):
-                with refused("42501"):
-                    way(producer, table, "x")
-        with refused("PQ006", '"q"'):
-            db.value(RAW)
-
     def test_it_holds_through_a_rotation_and_another_installation_until_it_is_opened(
         self, db: Connection, producer: Connection
     ) -> None:
@@ -104,9 +95,3 @@ class TestLoaderThatAskedOnce:
             insert(q, stale, "unread")
             assert q.rotate() == 1
             assert q.value("select queue_cur_table from pgque.queue") != 1
-
-    def test_a_transaction_in_one_table_keeps_no_other_from_rotation(self, q: Connection) -> None:
-        using = q.another()
-        with using.transaction():
-            using.rows(f"select from {tables(q)[1]}")
-            assert (q.rotate(), q.value("select queue_cur_table from pgque.queue")) == (1, 2)

@@ -115,21 +115,6 @@ def test_triggers_of_before_go_on_after_an_upgrade(db: Connection) -> None:
     assert [row for row in db.rows(query) if row in made] == made
 
 
-@pytest.mark.parametrize("state", ["ticker_paused", "rotation", "maintenance"])
-def test_what_does_not_stop_a_writer(db: Connection, state: str) -> None:
-    if state == "ticker_paused":
-        db.value("select pgque.pause_queue('q')")
-    elif state == "rotation":
-        db.value("select pgque.maint_rotate_tables_step1('q')")
-        db.value("select pgque.maint_rotate_tables_step2()")
-    else:
-        db.rows("select pgque.maint()")
-
-    insert(db)
-
-    assert db.value(COUNT) == 1
-
-
 def test_a_closed_queue_refuses_and_says_how_it_is_opened(db: Connection) -> None:
     db.value("select pgque.set_queue_config('q', 'disable_insert', 'true')")
 

@@ -173,18 +173,6 @@ def test_a_second_call_leaves_the_triggers_that_are_right_as_they_are(db: Connec
     assert {row[0] for row in set(db.rows(triggers)) - after} == {"one", "other"}
 
 
-def test_a_copy_is_forgotten_by_its_tables_name(db: Connection) -> None:
-    for table in ("t", "u"):
-        copied = "select pgque.set_replicated('q', 'c', %s, pg_current_snapshot(), 'shape')"
-        db.value(copied, table)
-
-    db.value("select pgque.forget_replicated('q', 'c', 't')")
-
-    assert db.rows("select table_name from pgque.replicated_tables('q', 'c')") == [("u",)]
-    with refused("PQ005", "no table was named"):
-        db.value("select pgque.forget_replicated('q', 'c', null)")
-
-
 def test_a_snapshot_tick_comes_at_once_and_has_the_snapshot_of_its_transaction(
     db: Connection,
 ) -> None:

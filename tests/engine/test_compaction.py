@@ -57,15 +57,6 @@ class TestPositions:
         q.finish(batch)
         assert q.value(claim) is None
 
-    def test_one_that_is_not_committed_holds_compaction_back(self, q: Connection) -> None:
-        q.publish("a")
-        q.bloat_positions()
-        consumer = q.another()
-        with consumer.transaction():
-            batch = consumer.next_batch()
-            assert q.value("select pgque.maint_compact_positions()") == 0
-        assert q.next_batch() == batch
-
 
 class TestTicks:
     def test_the_last_two_of_a_queue_without_consumers_are_kept_and_counted_from(
@@ -126,9 +117,7 @@ class TestATransactionOlderThanThePatience:
     def outdated(self, db: Connection) -> Connection:
         db.make_queue(consumers=("c", "other"))
         batch = db.open_batch("a")
-        old = db.another()
-        old.execute("begin isolation level repeatable read")
-        old.value("select pg_current_snapshot()::text")
+        old = db.another().hold_snapshot()
         db.finish(batch)
         db.bloat_ticks(2100)
         for consumer in ("c", "other"):

@@ -334,16 +334,6 @@ def test_a_subconsumer_belongs_where_its_consumer_does(q: Connection, function: 
         q.value(f"select pgque.{function}('q', 'c', '')")
 
 
-def test_the_state_of_a_partitioned_consumer_names_its_own_deployment(db: Connection) -> None:
-    db.make_queue(consumers=("other",))
-    db.value("select pgque.subscribe_slots('q', 'c', 2)")
-    db.value("select pgque.enter_deployment('q', 'other', 'another')")
-    before = db.rows(DEPLOYMENTS, ["q"], ["c"])
-    db.value(ENTER, "production")
-    found = db.rows(DEPLOYMENTS, ["q"], ["c"])
-    assert (before, found) == ([(None,)] * 3, [("production",)] * 3)
-
-
 def test_partitioned_consumers_of_a_queue_have_states_of_their_own(db: Connection) -> None:
     db.make_queue(consumers=("plain",))
     for consumer, deployment, slots in (("c", "production", 2), ("other", "another", 1)):

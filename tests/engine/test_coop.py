@@ -176,13 +176,6 @@ def ack(db: Connection, batch: int, epoch: int, owner: str = "me") -> Any:
     return db.value("select pgque.ack_batch(%s, %s, %s)", batch, owner, epoch)
 
 
-def test_two_subconsumers_hold_a_batch_each_at_the_same_time(shared: Connection) -> None:
-    first, second = claim(shared, "w1"), claim(shared, "w2")
-    assert [shared.payloads(batch) for batch, _ in (first, second)] == [["x"], ["y"]]
-    assert (ack(shared, *second), ack(shared, *first)) == (1, 1)
-    assert claim(shared, "w1") == (None, None)
-
-
 def test_a_maximum_count_takes_several_ticks_at_once(shared: Connection) -> None:
     batch, _ = claim(shared, "w1", i_max_count=10)
     assert shared.payloads(batch) == ["x", "y"]

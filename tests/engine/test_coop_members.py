@@ -150,12 +150,6 @@ class TestMaintenance:
         work_off(db, "w1")
         assert [db.rotate() for _ in range(4)] == [1, 1, 1, 1]
 
-    def test_a_worker_that_finished_its_batch_stands_nowhere(self, db: Connection) -> None:
-        queue_with_ticks(db, "a")
-        work_off(db, "w1")
-        stands = db.rows("select consumer_name, last_tick from pgque.get_consumer_info('q')")
-        assert stands == [("c", 2), ("c.w1", None)]
-
     def test_a_workers_ticks_and_position_are_kept(self, db: Connection) -> None:
         queue_with_ticks(db, "a", "b")
         batch = next_of(db, "w1")

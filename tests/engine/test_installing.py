@@ -1,29 +1,19 @@
 """Installing, installing again, uninstalling."""
 
 import subprocess
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.conftest import new_server
 from tests.support.queues.catalog import populate
 from tests.support.queues.sql import Connection, connect, refused
-from tests.support.servers.databases import as_user, owned_database
+from tests.support.servers.databases import as_user
 
 SQL = Path(__file__).parents[2] / "sql"
 INSTALL = (SQL / "pgque.sql").read_bytes()
 UNINSTALL = (SQL / "pgque_uninstall.sql").read_bytes()
 ROLES = ("pgque_reader", "pgque_writer", "pgque_admin")
-
-
-@pytest.fixture
-def owner_url(server: Any) -> Iterator[str]:
-    """A database whose owner is no superuser but may create roles; the URL is the owner's."""
-    with owned_database(server) as database:
-        yield database.owner_url
 
 
 def contents(db: Connection) -> dict[str, list[tuple[Any, ...]]]:
@@ -121,15 +111,6 @@ def test_uninstalling_leaves_only_the_roles(empty_url: str) -> None:
         assert sorted(made) == sorted((role, False) for role in ROLES)
 
 
-def test_the_uninstall_script_keeps_unread_events(db: Connection) -> None:
-    populate(db)
-    before = contents(db)
-    with refused("PQ020", '"q"', "uninstall(true)"):
-        db.execute(UNINSTALL)
-    db.execute("rollback")
-    assert contents(db) == before
-
-
 def test_the_uninstall_script_removes_queues_that_were_read_and_one_can_install_again(
     empty_url: str,
 ) -> None:
@@ -142,16 +123,6 @@ def test_the_uninstall_script_removes_queues_that_were_read_and_one_can_install_
             use(db)
             db.execute(UNINSTALL)
             assert db.value(schemas) == before
-
-
-def test_the_owner_of_a_database_installs_twice_where_the_roles_are(
-    owner_url: str, template_database: str
-) -> None:
-    with connect(owner_url) as db:
-        db.execute(INSTALL)
-        use(db)
-        db.execute(INSTALL)
-        assert db.value("select pgque.create_queue('q')") == 0
 
 
 def test_a_tenant_of_a_new_server_makes_the_roles_uses_and_removes_the_queue() -> None:

@@ -141,16 +141,6 @@ class TestUninstalling:
         db.value(f"select pgque.uninstall({force})::text")
         return db.value("select to_regnamespace('pgque') is null")
 
-    def test_queues_that_were_read_are_removed(self, db: Connection) -> None:
-        db.make_queue(consumers=("c", "d"))
-        db.send("a")
-        with db.transaction(force_rollback=True):
-            db.send("rolled back")
-        db.tick()
-        for consumer in ("c", "d"):
-            db.drain(consumer=consumer)
-        assert self.uninstall(db)
-
     def test_unread_events_are_kept_and_their_queues_named(self, db: Connection) -> None:
         db.make_queue("read")
         db.make_queue("unread", consumers=("c", "late"))

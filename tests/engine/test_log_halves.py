@@ -1,7 +1,6 @@
 """Compactions, snapshots older than them, and everybody else: nobody loses a row, nobody waits."""
 
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -10,21 +9,7 @@ from tests.support.queues.halves import catch_up, compact, is_one_half_empty
 from tests.support.queues.races import draw_next, race
 from tests.support.queues.sql import Connection, refused, warnings_of
 
-Begin = Callable[..., Connection]
 ACK = "select pgque.ack_batch(%s, 'me', %s)"
-
-
-@pytest.fixture
-def old(db: Connection) -> Begin:
-    """Opens a transaction that has a snapshot and has read nothing yet."""
-
-    def begin(level: str = "repeatable read") -> Connection:
-        holder = db.another()
-        holder.execute(f"begin isolation level {level}".encode())
-        holder.value("select pg_current_snapshot()::text")
-        return holder
-
-    return begin
 
 
 def empty_half(db: Connection, log: str) -> int:
@@ -56,16 +41,16 @@ class TestASinkInAnOlderTransaction:
         assert db.compact_ticks() > 0
 
     def test_reads_its_batch_and_acks_it_in_its_next_transaction(
-        self, db: Connection, old: Begin, claimed: tuple[int, int]
+        self, db: Connection, claimed: tuple[int, int]
     ) -> None:
         db.publish("c")
-        sink = old()
+        sink = db.another().hold_snapshot()
         self.compact(db)
         assert sink.payloads(claimed[0]) == ["a", "b"]
         with refused("40001"):
             sink.value(ACK, *claimed)
         sink.execute("rollback")
-        sink = old("serializable")
+        sink = db.another().hold_snapshot("serializable")
         sink.value(ACK, *claimed)
         batch = sink.next_batch()
         assert sink.payloads(batch) == ["c"]
@@ -74,9 +59,9 @@ class TestASinkInAnOlderTransaction:
         assert db.next_batch() is None
 
     def test_acks_if_it_began_with_a_renewal_for_which_the_compaction_waits(
-        self, db: Connection, old: Begin, claimed: tuple[int, int]
+        self, db: Connection, claimed: tuple[int, int]
     ) -> None:
-        sink = old()
+        sink = db.another().hold_snapshot()
         sink.value("select pgque.renew_batch(%s, 'me', %s)::text", *claimed)
         db.bloat_positions()
         assert db.value("select pgque.maint_compact_positions()") == 0
@@ -87,11 +72,11 @@ class TestASinkInAnOlderTransaction:
     @pytest.mark.parametrize("following", ["", "cd"])
     @pytest.mark.parametrize("is_finished_first", [True, False])
     def test_cannot_ack_what_was_finished(
-        self, db: Connection, old: Begin, claimed: tuple[int, int], following: str,
+        self, db: Connection, claimed: tuple[int, int], following: str,
         is_finished_first: bool,
     ) -> None:  # fmt: skip
         """What it writes would come before the newest position, and change nothing."""
-        sink = old()
+        sink = db.another().hold_snapshot()
         if not is_finished_first:
             self.compact(db)
         db.value(ACK, *claimed)
@@ -186,29 +171,27 @@ class TestTheHalfThatWasLeft:
 
     @pytest.mark.parametrize("log", ["tick", "position"])
     def test_waits_for_a_snapshot_that_may_read_it_and_no_other(
-        self, q: Connection, old: Begin, log: str
+        self, q: Connection, log: str
     ) -> None:
-        idle, holder = old("read committed"), old()
+        idle, holder = q.another().hold_snapshot("read committed"), q.another().hold_snapshot()
         compact(q)
         assert (empty_half(q, log), is_one_half_empty(q, log)) == (0, False)
-        later = old()
+        later = q.another().hold_snapshot()
         holder.execute("commit")
         assert empty_half(q, log) == 1
         idle.execute("commit")
         later.execute("commit")
 
-    def test_goes_all_the_same_when_the_patience_is_over(self, q: Connection, old: Begin) -> None:
-        holder = old()
+    def test_goes_all_the_same_when_the_patience_is_over(self, q: Connection) -> None:
+        holder = q.another().hold_snapshot()
         compact(q)
         q.value("select pgque.set_snapshot_patience('0')::text")
         assert empty_half(q, "position") == 1
         with refused("40001", "roll back and try again"):
             holder.next_batch()
 
-    def test_keeps_a_consumer_who_registered_with_an_older_snapshot(
-        self, q: Connection, old: Begin
-    ) -> None:
-        late = old()
+    def test_keeps_a_consumer_who_registered_with_an_older_snapshot(self, q: Connection) -> None:
+        late = q.another().hold_snapshot()
         q.compact_positions()
         late.value("select pgque.register_consumer('q', 'late')")
         late.execute("commit")
@@ -219,25 +202,23 @@ class TestTheHalfThatWasLeft:
         assert q.drain(consumer="late") == ["a"]
 
     def test_is_kept_for_a_snapshot_from_before_such_a_consumer_was_moved(
-        self, q: Connection, old: Begin
+        self, q: Connection
     ) -> None:
-        late = old()
+        late = q.another().hold_snapshot()
         q.compact_positions()
         late.value("select pgque.register_consumer('q', 'late')")
         assert empty_half(q, "position") == 0  # waits for that transaction
         late.execute("commit")
-        holder = old()
+        holder = q.another().hold_snapshot()
         for _ in range(3):
             empty_half(q, "position")
         assert holder.value("select count(*) from pgque.subscription") == 2
         holder.execute("commit")
         assert empty_half(q, "position") == 1
 
-    def test_does_not_get_a_consumer_at_a_tick_that_only_it_has(
-        self, db: Connection, old: Begin
-    ) -> None:
+    def test_does_not_get_a_consumer_at_a_tick_that_only_it_has(self, db: Connection) -> None:
         many_ticks(db)
-        late = old()
+        late = db.another().hold_snapshot()
         assert db.compact_ticks() > 0
         for call in (
             "register_consumer_at('q', 'late', 5)",

@@ -90,14 +90,6 @@ class TestQueues:
         q.send("quick")
         assert HOUR < queue_stats(q)["oldest_msg_age"] < 2 * HOUR
 
-    def test_a_queue_that_is_dropped_meanwhile_has_no_oldest_message(self, q: Connection) -> None:
-        q.send("a")
-        old = q.another().hold_snapshot()
-        q.value("select pgque.drop_queue('q', true)")
-        found = "select queue_name, oldest_msg_age from pgque.queue_stats()"
-        assert old.rows(found) == [("q", None)]
-        assert old.rows(FOUND, None) == []
-
     def test_the_rate_is_that_between_the_last_two_ticks(self, q: Connection) -> None:
         q.tick()
         age_ticks(q, "10 s")

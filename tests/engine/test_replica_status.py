@@ -57,12 +57,6 @@ def test_a_batch_that_leaves_a_table_as_it_is_writes_nothing(stored: Connection)
     assert stored.rows("select ctid::text, xmin::text from pgque.replica_status") == before
 
 
-def test_a_table_that_is_replicated_no_longer_has_no_record(stored: Connection) -> None:
-    batch(stored, 6, "public.other")
-
-    assert state(stored, "table_name, stored_tick") == ("public.other", None)
-
-
 def test_a_table_that_is_replicated_no_longer_is_not_listed(stored: Connection) -> None:
     stored.value("select pgque.set_replicated('q', 'c', %s, pg_current_snapshot(), 'x')", TABLE)
     stored.execute("select pgque.set_apart('q', 'c', %s, 5, 'no right')", [TABLE])

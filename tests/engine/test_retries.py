@@ -117,6 +117,11 @@ def test_what_one_consumer_gives_up_comes_again_to_another(db: Connection) -> No
     assert db.rows("select ev_data from pgque.retry_queue") == [("b",)]
 
 
+def test_retries_do_not_wait_for_a_later_batch_of_their_consumer(failed: Connection) -> None:
+    assert failed.open_batch("next")
+    assert deliver_retries(failed) == 1
+
+
 @pytest.mark.parametrize(("maximum", "deliveries"), [("0", 1), ("2", 3), (None, 6)])
 def test_events_die_after_their_retries(
     q: Connection, maximum: str | None, deliveries: int
@@ -180,14 +185,6 @@ def test_retries_of_a_closed_queue_wait_until_it_opens(failed: Connection) -> No
     assert deliver_retries(failed) == 0
     failed.value("select pgque.set_queue_config('q', 'disable_insert', 'false')")
     assert (deliver_retries(failed), failed.drain()) == (1, ["broken"])
-
-
-def test_retries_do_not_wait_for_a_tick_of_another_queue(db: Connection) -> None:
-    for queue, is_paused in (("paused", "true"), ("q", "false")):
-        db.make_queue(queue)
-        fail_all(db, db.open_batch("broken", queue=queue))
-        db.value("select pgque.set_queue_config(%s, 'ticker_paused', %s)", queue, is_paused)
-        assert db.value("select pgque.maint_retry_events()") == 1
 
 
 def test_retries_that_another_moves_are_left_to_it(failed: Connection) -> None:

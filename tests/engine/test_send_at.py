@@ -81,14 +81,6 @@ def test_a_time_that_is_past_sends_at_once_what_nobody_can_cancel(q: Connection)
     assert scheduled(q) == ["stays"]
 
 
-def test_a_cancelled_event_is_never_delivered(q: Connection) -> None:
-    _, cancelled = schedule(q, "kept", "cancelled")
-    assert [cancel(q, cancelled), cancel(q, cancelled)] == [True, False]
-    make_due(q)
-    deliver(q)
-    assert q.received() == ["kept"]
-
-
 def test_a_cancel_that_waits_for_a_delivery_finds_nothing(q: Connection) -> None:
     (entry,) = schedule(q, "x")
     make_due(q)

@@ -236,6 +236,7 @@ def test_open_batches_of_other_subconsumers_are_not_finished(q: Connection) -> N
 
 def test_slots_of_a_partitioned_consumer_count_together(bare: Connection) -> None:
     bare.value("select pgque.subscribe_slots('q', 'p', 2, 'latest')")
+    bare.value("select pgque.subscribe_slots('q', 'other', 1, 'latest')")  # it finishes nothing
 
     def claimed(slot: int) -> tuple[Any, ...]:
         (found,) = bare.rows(
@@ -252,18 +253,6 @@ def test_slots_of_a_partitioned_consumer_count_together(bare: Connection) -> Non
     assert before(bare, second[0]) == (0, 0)
     bare.value("select pgque.ack_batch(%s, 'me', %s)", *first[1])
     assert before(bare, second[0]) == (1, 0)
-
-
-def test_slots_of_another_consumer_do_not_count(bare: Connection) -> None:
-    for consumer in ("p", "other"):
-        bare.value("select pgque.subscribe_slots('q', %s, 1, 'latest')", consumer)
-    claim = "select batch_id, epoch from pgque.claim_batch('q', 'p#0/1', 'me')"
-    bare.publish("x")
-    ((batch, epoch),) = bare.rows(claim)
-    bare.value("select pgque.ack_batch(%s, 'me', %s)", batch, epoch)
-    bare.publish("y")
-
-    assert before(bare, bare.rows(claim)[0][0]) == (1, 0)
 
 
 def test_the_next_batch_replaces_what_was_noted(q: Connection) -> None:

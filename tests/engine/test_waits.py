@@ -51,7 +51,7 @@ def steps(db: Connection) -> list[str]:
 def tables(db: Connection) -> list[str]:
     found = db.rows(
         "select oid::regclass::text from pg_class where relnamespace = 'pgque'::regnamespace"
-        " and relkind in ('r', 'p') order by 1"
+        " and relkind in ('r', 'p') and relname !~ '^event_.*[12]$' order by 1"
     )
     return [name for (name,) in found]
 

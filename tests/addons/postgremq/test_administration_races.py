@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.addons.conftest import begun, with_snapshot
+from tests.addons.conftest import begun
 from tests.support.addons.messages import (
     ack,
     bury,
@@ -87,12 +87,12 @@ def test_claim_with_a_snapshot_from_before_a_change_of_the_limit(
     make_queue(db, max_attempts=2)
     publish(db, 1)
     consume(db, vt=0)
-    slow = with_snapshot(db.another())
+    slow = db.another().hold_snapshot()
     set_limit(db, limit)
     with refused("40001"):
         consume(slow, vt=0)
     slow.execute("rollback")
-    assert len(consume(with_snapshot(slow))) == (limit > 1)
+    assert len(consume(slow.hold_snapshot())) == (limit > 1)
 
 
 def test_answer_with_a_snapshot_from_before_a_change_of_the_limit(db: Connection) -> None:
@@ -106,7 +106,7 @@ def test_answer_with_a_snapshot_from_before_a_change_of_the_limit(db: Connection
         "set_vt('q', %s, %s, 1)",
     )
     for limit, answer in enumerate(answers, 2):
-        with_snapshot(slow)
+        slow.hold_snapshot()
         set_limit(db, limit)
         with refused("40001"):
             slow.rows(f"select postgremq.{answer}", claim.id, claim.token)
@@ -158,7 +158,7 @@ def test_message_that_is_put_back_while_a_cleanup_waits(q: Connection, end: str)
 def test_cleanup_counts_archived_messages_once(q: Connection) -> None:
     publish(q, 1, 2)
     drain(q)
-    with_snapshot(q.another())
+    q.another().hold_snapshot()
     rotate(q)
     publish(q, 3)
     drain(q)
@@ -197,7 +197,7 @@ def test_change_under_a_snapshot_that_may_not_see_what_was_archived(db: Connecti
         "select postgremq.uninstall()",
         "update postgremq.queues set max_delivery_attempts = 5",
     ):
-        with_snapshot(db)
+        db.hold_snapshot()
         with refused("PQ013"):
             db.execute(change.encode())
         db.execute("rollback")

@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 
-from tests.addons.conftest import begun, with_snapshot
+from tests.addons.conftest import begun
 from tests.support.addons.messages import ack, consume, drain, nack, publish, publish_many
 from tests.support.queues.sql import Connection
 
@@ -36,7 +36,7 @@ def test_nobody_waits_for_an_open_change_of_a_message(q: Connection, part: int) 
 
 
 def test_publisher_that_commits_late_is_not_passed_over(q: Connection) -> None:
-    late, early = begun(q.another()), with_snapshot(q.another())
+    late, early = begun(q.another()), q.another().hold_snapshot()
     publish(late, 1, 2)
     for _ in range(3):
         publish(q, *range(100, 160))
@@ -80,7 +80,7 @@ def test_messages_published_and_answered_in_a_consumers_transaction_are_found(
 
 def test_repeatable_read_consumers_get_each_message_once(q: Connection) -> None:
     publish(q, 1, 2)
-    one, two = with_snapshot(q.another()), with_snapshot(q.another())
+    one, two = q.another().hold_snapshot(), q.another().hold_snapshot()
     (first,) = consume(one)
     one.execute("commit")
     try:

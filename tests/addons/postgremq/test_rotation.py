@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.addons.conftest import begun, with_snapshot
+from tests.addons.conftest import begun
 from tests.support.addons.messages import (
     ack,
     consume,
@@ -74,7 +74,7 @@ def test_one_call_finishes_claims_of_both_parts(q: Connection) -> None:
 def test_part_is_kept_while_a_snapshot_may_need_it(q: Connection) -> None:
     publish(q, 1, 2, 3)
     (claim,) = consume(q)
-    old = with_snapshot(q.another())
+    old = q.another().hold_snapshot()
     ack(q, claim)
     rotate(q)
     rotate(q)
@@ -143,7 +143,7 @@ def test_maintenance_of_the_queue_includes_it(q: Connection) -> None:
     q.execute("update postgremq.rotation set period = '0'")
     q.value("select pgque.maint()")
     assert q.value("select postgremq.current_part()") == 1
-    with_snapshot(q)
+    q.hold_snapshot()
     with refused("PQ013"):
         q.value("select postgremq.maint()")
 
@@ -154,7 +154,7 @@ def test_snapshot_from_between_maintenance_and_its_commit(q: Connection) -> None
     maintenance = begun(q.another())
     maintenance.value("select postgremq.clean_up_queue('q')")
     maintain(maintenance)
-    old = with_snapshot(q.another())
+    old = q.another().hold_snapshot()
     maintenance.execute("commit")
     maintain(q)
     assert len(states(old)) == 2

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.addons.conftest import begun, with_snapshot
+from tests.addons.conftest import begun
 from tests.support.addons.serial import (
     add,
     consume,
@@ -118,7 +118,7 @@ def three(db: Connection) -> Connection:
 
 @either_way
 def test_an_old_snapshot_gets_no_entry_twice(three: Connection, take: Take) -> None:
-    old = with_snapshot(three.another())
+    old = three.another().hold_snapshot()
     taken = take(three, 2)
     with refused("40001", "could not serialize access"):
         take(old, 1)
@@ -189,7 +189,7 @@ def test_a_call_behind_a_drop_says_that_there_is_no_queue(db: Connection, is_war
 
 def test_an_old_snapshot_adds_to_no_dropped_queue(db: Connection) -> None:
     make_sr(db)
-    old = with_snapshot(db.another())
+    old = db.another().hold_snapshot()
     db.value("select qgres.queue__drop('sr', true)::text")
     with refused("40001", "queue_id 1 was dropped"):
         add(old, "a")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.addons.conftest import addon_sql, with_snapshot
+from tests.addons.conftest import addon_sql
 from tests.conftest import INSTALL_SQL
 from tests.support.addons.serial import (
     ROLES,
@@ -166,7 +166,7 @@ def test_a_snapshot_older_than_rotation_still_sees_what_it_needs(db: Connection)
     make_sr(db)
     publish(db, "a")
     add(db, "a")
-    snapshot = with_snapshot(db.another())
+    snapshot = db.another().hold_snapshot()
     numbers(db)
     remove(db)
     rotate(db)

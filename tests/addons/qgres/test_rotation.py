@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.addons.conftest import begun, with_snapshot
+from tests.addons.conftest import begun
 from tests.support.addons.serial import (
     add,
     consume,
@@ -143,7 +143,7 @@ def test_rotation_waits_for_a_held_snapshot_but_for_the_patience_at_most(db: Con
     for patience in (None, "0"):
         publish(db, "a")
         add(db, "a")
-        reader = with_snapshot(db.another())
+        reader = db.another().hold_snapshot()
         assert len(consume(db)) == len(remove(db)) == 1
         rotate(db)
         assert (stored(db, sp), stored(db, sr)) == (1, 1)
@@ -163,7 +163,7 @@ def test_rotation_waits_for_a_held_snapshot_but_for_the_patience_at_most(db: Con
 def test_no_call_leaves_dead_rows(db: Connection, is_held: bool) -> None:
     sp, sr = make_sp(db, consumers=("one", "two")), make_sr(db)
     if is_held:
-        with_snapshot(db.another())
+        db.another().hold_snapshot()
     for _ in range(30):
         publish(db, "a")
         numbers(db, "one")
@@ -184,7 +184,7 @@ def test_the_engines_maintenance_rotates(db: Connection) -> None:
     for _ in range(4):
         db.value("select count(*) from pgque.maint()")
     assert stored(db, queue) == 0
-    with_snapshot(db)
+    db.hold_snapshot()
     with refused("PQ013", "maintenance cannot run in a repeatable read transaction"):
         db.value("select qgres.maint()")
 

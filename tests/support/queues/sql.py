@@ -140,9 +140,9 @@ def open_batch(db: "Connection", *texts: str, queue: str = "q", consumer: str = 
     return next_batch(db, queue, consumer)
 
 
-def hold_snapshot(db: "Connection") -> "Connection":
-    """Begins a transaction that goes on seeing the database as it is now."""
-    db.execute("begin isolation level repeatable read")
+def hold_snapshot(db: "Connection", level: str = "repeatable read") -> "Connection":
+    """Begins a transaction; unless it is read committed, it goes on seeing the database of now."""
+    db.execute(f"begin isolation level {level}".encode())
     value(db, "select pg_current_snapshot()::text")
     return db
 
