@@ -1,6 +1,4 @@
-"""Ticks from elsewhere, ticks on request, the search for a tick, and the sequences behind them."""
-
-from concurrent.futures import ThreadPoolExecutor
+"""Ticks from elsewhere, ticks on request, and the sequences behind them."""
 
 import pytest
 
@@ -141,34 +139,6 @@ class TestOwnTicks:
         assert db.value("select tick_period = '250 ms' from pgque.ticker_pace()")
 
 
-class TestFindingATick:
-    FIND = (
-        "select next_tick_id from pgque.find_tick_helper(%s::int, %s::bigint, %s, %s::bigint,"
-        " %s::bigint, %s)"
-    )
-
-    def test_either_enough_events_or_enough_time_will_do(self, q: Connection) -> None:
-        for text in "abcd":
-            q.publish(text)
-        hour = "tick_time = timestamptz '2020-01-01' + tick_id * '1 hour'::interval"
-        q.execute(f"update pgque.tick_log set {hour}".encode())
-        limits = {
-            (None, None): 2,
-            (3, None): 4,
-            (100, None): None,
-            (None, "2 hours"): 2,
-            (0, "0"): 2,
-            (None, "4 hours"): 4,
-            (None, "1 day"): None,
-            (100, "4 hours"): 4,
-            (2, "1 day"): 3,
-        }
-        start = (q.queue_id(), 1, "2020-01-01", 0)
-        assert {each: q.value(self.FIND, *start, *each) for each in limits} == limits
-        with refused("PQ005", "pgque.tick"):
-            q.rows(self.FIND, *start, 2**31, None)
-
-
 class TestSequences:
     SEQUENCE = "pgque.event_1_id_seq"
     SET = "select pgque.seq_setval(%s, %s::bigint)"
@@ -184,20 +154,6 @@ class TestSequences:
         for target in (12, 500, 10_000_000):
             assert q.value(self.SET, self.SEQUENCE, target) == target
             assert q.send("next") == [target + 1]
-
-    def test_raising_meets_producers(self, q: Connection) -> None:
-        sessions = [q.another() for _ in range(3)]
-
-        def produce(number: int) -> list[int]:
-            if number == 0:
-                for target in range(1000, 2_000_000, 150_000):
-                    sessions[0].value(self.SET, self.SEQUENCE, target)
-                return []
-            return [sessions[number].send("x")[0] for _ in range(300)]
-
-        with ThreadPoolExecutor(3) as pool:
-            ids = [each for found in pool.map(produce, range(3)) for each in found]
-        assert len(set(ids)) == 600
 
     def test_ids_given_out_while_a_jump_waits_are_not_given_out_again(self, q: Connection) -> None:
         with q.transaction():
@@ -215,17 +171,3 @@ class TestSequences:
                     q.value(f"select pgque.{call}", name)
         with refused("PQ005", "null"):
             q.value(self.SET, self.SEQUENCE, None)
-
-    def test_names_are_quoted_and_half_a_name_is_refused(self, db: Connection) -> None:
-        quote = "select pgque.quote_fqname(%s)"
-        names = {
-            "a.b": "a.b",
-            "b": "public.b",
-            "A.b c": '"A"."b c"',
-            "a.b.c": 'a."b.c"',
-            'x".y;drop': '"x"""."y;drop"',
-        }
-        assert {name: db.value(quote, name) for name in names} == names
-        for name in ("", ".", "a.", ".b", None):
-            with refused("PQ005", "names no object"):
-                db.value(quote, name)

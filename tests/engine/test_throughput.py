@@ -161,14 +161,6 @@ class TestEndedBatches:
         count: int = db.value("select count(*) from pgque.ended_batch")
         return count
 
-    def test_batches_open_or_taken_back_are_left_out(self, q: Connection) -> None:
-        q.open_batch("a")
-        assert self.ended(q) == 0
-        q.value("select pgque.register_consumer_at('q', 'c', 1)")
-        assert self.ended(q) == 0
-        q.finish(q.open_batch())
-        assert self.ended(q) == 1
-
     def test_a_renewed_batch_counts_once(self, q: Connection) -> None:
         q.publish("a")
         claim = "select batch_id, epoch from pgque.claim_batch('q', 'c', 'me', '1 hour')"

@@ -137,6 +137,7 @@ CALLS: list[tuple[str, ...]] = [
     ("pgq.find_tick_helper(1, 1000, now(), 0, null, null)", "(,,)"),
     ("pgq.quote_fqname('a.B')", 'a."B"'),
     ("pgq.quote_fqname('a')", "public.a"),
+    ("pgq.quote_fqname('x\".y;drop')", '"x"""."y;drop"'),
     ("pgq.grant_perms('q')", "1"),
     ("pgq.grant_perms('nosuch')", Error("queue not found")),
     ("pgq.tune_storage('q')", "1"),
