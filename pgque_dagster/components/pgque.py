@@ -177,7 +177,7 @@ def _check_consumers(
     windows = [
         (f"asset {each.asset_name}", each.queue)
         for each in all_components(context, WindowComponent)
-        if each.database == database.name
+        if database.name in (each.databases or [each.database])
     ]
     for who, queue in [*readers, *windows]:
         if queue not in queues:

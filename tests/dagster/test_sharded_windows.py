@@ -1,25 +1,22 @@
 """Windows of time over several databases: a partition has that of each, or is not stored."""
 
 from dataclasses import dataclass, field
-from traceback import format_exception
 from typing import Any
 
 import dagster as dg
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from pgque_dagster import (
     ParquetBatchIOManager,
     SparkBatch,
     pgque_asset,
-    queue_key,
 )
 from pgque_dagster.client import Client
 from pgque_dagster.spark import batch as batches
 from tests.conftest import INSTALL_SQL
 from tests.dagster.orders import error_of
-from tests.support.dagster.dg_project import DgProject
 from tests.support.dagster.sharded_project import ShardedProject, payloads
 from tests.support.queues.events import make_queue
 from tests.support.queues.sql import connect
@@ -214,23 +211,6 @@ def decide(windows: Windows, told: str) -> None:
             exec(what, {"table": table})
 
 
-@EVERY_KIND
-def test_a_table_has_windows_of_shards_or_of_one_database(windows: Windows) -> None:
-    windows.send_hours(eu=[[1]], us=[[2]])
-    windows.stored()
-    shards = windows.options
-    windows.options = {"databases": [], "database": "eu"}
-    assert "over several databases, and accepts no batches of one" in error_of(windows.window())
-
-    windows.folder = windows.folder / "other"
-    if windows.kind == "iceberg":
-        iceberg_catalog(windows.target).drop_table("pgque.revenue")
-    windows.compute = lambda batch: batch.events(["ev_data"])
-    windows.stored()
-    windows.options = shards
-    assert "was not created for a queue over several" in error_of(windows.window())
-
-
 def test_the_order_of_databases_means_nothing(windows: Windows) -> None:
     with new_cluster(INSTALL_SQL.read_bytes()) as other, connect(windows.urls["eu"]) as db:
         use_ids(db)
@@ -260,62 +240,3 @@ def test_a_directory_of_parquet_takes_no_windows_of_several_databases(windows: W
     windows.send_hours(eu=[[1]], us=[[2]])
     windows.manager = ParquetBatchIOManager(base_dir=str(windows.folder))
     assert "accepts the batches of one database, not of several" in error_of(windows.window())
-
-
-ATTRIBUTES = """\
-type: pgque_dagster.WindowComponent
-attributes:
-  queue: orders
-  databases: [eu, us]
-  partitions_def: "{{ dg.HourlyPartitionsDefinition(start_date='2026-01-01-00:00') }}"
-  transform: .transform.numbers
-  payload: {schema: number bigint}
-"""
-TRANSFORM = """\
-def numbers(orders):
-    return orders.select("shard", "number")
-"""
-
-
-def test_windows_of_shards_in_yaml(
-    windows: Windows, project: DgProject, spark: SparkSession
-) -> None:
-    for shard, url in windows.urls.items():
-        attributes = f"attributes:\n  database: {shard}\n"
-        project.write(
-            f"{shard}_db", f"type: pgque_dagster.PgqueComponent\n{attributes}  url: '{url}'\n"
-        )
-        project.write(
-            f"{shard}_orders", f"type: pgque_dagster.QueueComponent\n{attributes}  queue: orders\n"
-        )
-    sink = f"  sink: {{type: delta, base_dir: '{windows.folder}'}}\n"
-    project.write("revenue", f"{ATTRIBUTES}{sink}")
-    (project.defs / "revenue" / "transform.py").write_text(TRANSFORM)
-    windows.send_hours(eu=[[1], [3]], us=[[2], [4]])
-
-    definitions = project.load()
-    graph = definitions.resolve_asset_graph()
-    assert graph.get(dg.AssetKey("numbers")).parent_keys == {
-        queue_key("orders", shard) for shard in windows.urls
-    }
-    job = definitions.resolve_implicit_global_asset_job_def()
-    for partition in (SECOND, FIRST):
-        assert job.execute_in_process(
-            asset_selection=[dg.AssetKey("numbers")],
-            instance=windows.instance,
-            partition_key=partition,
-        ).success
-
-    stored = DeltaTable(windows.folder / "numbers").to_pyarrow_table().to_pylist()
-    assert sorted((row["batch_id"], row["shard"], row["number"]) for row in stored) == [
-        *((202601010000, "eu", 1), (202601010000, "us", 2)),
-        *((202601010100, "eu", 3), (202601010100, "us", 4)),
-    ]
-
-    # Where no shard has the catalog, the default database has it.
-    project.replace(
-        "revenue", f"type: delta, base_dir: '{windows.folder}'", "type: iceberg, warehouse: lake"
-    )
-    with pytest.raises(Exception) as error:
-        project.load().get_repository_def()
-    assert "'pgque'" in "".join(format_exception(error.value))

@@ -13,13 +13,12 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from pgque_dagster import (
-    ParquetBatchIOManager,
-    PgqueResource,
     SparkBatch,
     build_consumer_lag_checks,
     build_pgque_schedule,
     build_queue_assets,
     pgque_asset,
+    queue_key,
 )
 from pgque_dagster.client import Client, InvalidArgument
 from pgque_dagster.sensors import databases
@@ -28,6 +27,7 @@ from tests.dagster.support import StoringIOManager
 from tests.support.dagster.dg_project import DgProject
 from tests.support.dagster.sharded_project import ShardedProject, payloads, shards_of
 from tests.support.queues.events import make_queue
+from tests.support.queues.windows import send_at_hours
 from tests.support.spark.stored_tables import iceberg_catalog
 
 # The other tests here are of Delta, and tests/spark/sinks/test_vectors.py is of all kinds.
@@ -202,27 +202,6 @@ def adopt(sharded: ShardedProject, told: str) -> None:
                 db.execute(what.encode())
 
 
-def test_a_directory_of_parquet_takes_no_batches_of_several_databases(
-    sharded: ShardedProject,
-) -> None:
-    sharded.send(eu=[1], us=[1])
-    (request,) = sharded.requests()
-    manager = ParquetBatchIOManager(base_dir=str(sharded.folder))
-
-    done = dg.materialize(
-        [sharded.asset],
-        resources={**sharded.resources, "io_manager": manager},
-        tags=dict(request.tags),
-        raise_on_error=False,
-    )
-
-    (failure,) = [each for each in done.all_events if each.is_step_failure]
-    assert "accepts the batches of one database, not of several" in str(
-        failure.step_failure_data.error
-    )
-    assert sharded.left() == ["eu", "us"]
-
-
 def test_a_table_is_either_of_shards_or_of_one_database(sharded: ShardedProject) -> None:
     single = pgque_asset(queue="orders", database="eu", consumer="revenue", name="revenue")(
         payloads
@@ -315,54 +294,73 @@ TRANSFORM = """\
 def numbers(orders):
     return orders.select("shard", "number")
 """
+BATCHES = """\
+type: pgque_dagster.BatchConsumerComponent
+attributes:
+  consumer: revenue
+  consumer_lag_checks: {max_lag: 1m}
+"""
+WINDOWS = """\
+type: pgque_dagster.WindowComponent
+attributes:
+  name: hourly
+  partitions_def: "{{ dg.HourlyPartitionsDefinition(start_date='2026-01-01-00:00') }}"
+"""
 
 
 def test_shards_in_yaml(
-    tmp_path: Path, project: DgProject, shard_urls: dict[str, str], spark: SparkSession
+    project: DgProject, sharded: ShardedProject, instance: dg.DagsterInstance
 ) -> None:
-    for shard in ("eu", "us"):
+    for shard, url in sharded.urls.items():
         attributes = f"attributes:\n  database: {shard}\n"
         project.write(
-            f"{shard}_db",
-            f"type: pgque_dagster.PgqueComponent\n{attributes}  url: '{shard_urls[shard]}'\n",
+            f"{shard}_db", f"type: pgque_dagster.PgqueComponent\n{attributes}  url: '{url}'\n"
         )
         project.write(
             f"{shard}_orders", f"type: pgque_dagster.QueueComponent\n{attributes}  queue: orders\n"
         )
-    project.write(
-        "revenue",
-        "type: pgque_dagster.BatchConsumerComponent\nattributes:\n"
-        "  queue: orders\n  databases: [eu, us]\n  consumer: revenue\n"
-        "  transform: .transform.numbers\n  payload: {schema: number bigint}\n"
-        f"  sink: {{type: delta, base_dir: '{tmp_path}/lake'}}\n"
-        "  consumer_lag_checks: {max_lag: 1m}\n",
-    )
-    (project.defs / "revenue" / "transform.py").write_text(TRANSFORM)
-    sharded = ShardedProject(
-        {shard: shard_urls[shard] for shard in ("eu", "us")}, "delta", tmp_path, spark
-    )
-    sharded.send(eu=[1], us=[2])
+    for name, text in (("revenue", BATCHES), ("hourly", WINDOWS)):
+        project.write(
+            name,
+            f"{text}  queue: orders\n  databases: [eu, us]\n  transform: .transform.numbers\n"
+            "  payload: {schema: number bigint}\n"
+            f"  sink: {{type: delta, base_dir: '{sharded.folder}'}}\n",
+        )
+        (project.defs / name / "transform.py").write_text(TRANSFORM)
+    for url, numbers in zip(sharded.urls.values(), ([1, 3], [2, 4]), strict=True):
+        with Client(url) as client:
+            send_at_hours(client, [[f'{{"number": {number}}}'] for number in numbers])
 
     definitions = project.load()
+    keys = {queue_key("orders", shard) for shard in sharded.urls}
+    graph = definitions.resolve_asset_graph()
+    assert graph.get(dg.AssetKey("hourly")).parent_keys == keys
     repository = definitions.get_repository_def()
-    assert {sensor.name for sensor in repository.sensor_defs} >= {"numbers_sensor"}
-    instance = dg.DagsterInstance.ephemeral()
-    resources = {name: PgqueResource(url=url) for name, url in sharded.urls.items()}
     context = dg.build_sensor_context(
-        instance=instance, resources=resources, repository_def=repository
+        instance=instance, resources=sharded.databases, repository_def=repository
     )
     result: Any = repository.get_sensor_def("numbers_sensor")(context)
     (request,) = result.run_requests
     job = definitions.resolve_implicit_global_asset_job_def()
-    assert job.execute_in_process(
-        asset_selection=request.asset_selection, instance=instance, tags=request.tags
-    ).success
-
-    stored = DeltaTable(tmp_path / "lake" / "numbers").to_pyarrow_table().to_pylist()
-    assert sorted((row["shard"], row["number"]) for row in stored) == [("eu", 1), ("us", 2)]
+    runs: list[dict[str, Any]] = [
+        {"asset_selection": request.asset_selection, "tags": request.tags},
+        *(
+            {"asset_selection": [dg.AssetKey("hourly")], "partition_key": f"2026-01-01-{hour}:00"}
+            for hour in ("01", "00")
+        ),
+    ]
+    for each in runs:
+        assert job.execute_in_process(instance=instance, **each).success
+    for name, column, expected in (
+        ("numbers", "shard", [("eu", 1), ("eu", 3), ("us", 2), ("us", 4)]),
+        ("hourly", "batch_id", [(202601010000 + 100 * (n > 2), n) for n in (1, 2, 3, 4)]),
+    ):
+        stored = DeltaTable(sharded.folder / name).to_pyarrow_table().to_pylist()
+        assert sorted((row[column], row["number"]) for row in stored) == expected
 
     # Where no shard has the catalog, the default database has it.
-    project.replace("revenue", f"type: delta, base_dir: '{tmp_path}/lake'", ICEBERG)
+    for name in ("revenue", "hourly"):
+        project.replace(name, f"type: delta, base_dir: '{sharded.folder}'", ICEBERG)
     with pytest.raises(Exception) as error:
         project.load().get_repository_def()
     assert "'pgque'" in "".join(format_exception(error.value))
