@@ -15,7 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
-from dagster._core.execution.plan.external_step import local_external_step_launcher
+from dagster._core.definitions.step_launcher import StepLauncher
+from dagster._core.events.log import EventLogEntry
+from dagster._core.execution.context.system import StepExecutionContext
+from dagster._core.execution.plan.external_step import (
+    external_instance_from_step_run_ref,
+    run_step_from_ref,
+    step_context_to_step_run_ref,
+)
 from dagster._core.execution.retries import RetryMode
 from dagster._core.executor.step_delegating import (
     CheckStepHealthResult,
@@ -27,11 +34,19 @@ from dagster._grpc.types import ExecuteStepArgs
 
 from harness.place import PROJECT
 
-__all__ = ["all_pods", "local_external_step_launcher", "pod_executor", "pods"]
-
 # What an image and a deployment's manifest give a pod; all else of the host is unknown to it.
 _GIVEN = ("JAVA_HOME", "PGQUE_URL", "PGQUE_DEMO_OUTPUT")
 _PODS = "pods"
+
+
+class ReportingAfterwards(StepLauncher):
+    """Has a step executed for an instance of its own, whose events it reports when it is over."""
+
+    def launch_step(self, step_context: StepExecutionContext) -> Iterator[dg.DagsterEvent]:
+        step, events = step_context_to_step_run_ref(step_context), list[EventLogEntry]()
+        instance = external_instance_from_step_run_ref(step, event_listener_fn=events.append)
+        list(run_step_from_ref(step, instance))
+        yield from (event.get_dagster_event() for event in events if event.is_dagster_event)
 
 
 class Pod:
