@@ -1,4 +1,4 @@
-"""Runs that are killed, cancelled or paused at any point: every event counts once in both sinks.
+"""Runs are killed, cancelled or paused, daemons die: every event counts once in both sinks.
 
 Of two runs at a time, the warm process executes one, and the other has a process of its own.
 """
@@ -99,3 +99,33 @@ def test_every_event_counts_once_when_a_run_is_paused_for_longer_than_its_lease(
     assert {run.attempt: run.status for run in attempts} == {1: "FAILURE", 2: "SUCCESS"}
     assert live.counted(name) == expected
     assert live.leftovers() == []
+
+
+@pytest.mark.slow
+def test_runs_outlive_a_killed_daemon_and_the_next_one_goes_on(live: Live) -> None:
+    earlier = live.runs()
+    live.hold(BEFORE_WRITE, *CONSUMERS)
+    expected = live.publish("before the daemon died", 20)
+    live.wait_until_held(*CONSUMERS)
+
+    live.kill_daemon()
+    live.wait(lambda: not live.dagster.is_ready(), "the end of the webserver")
+    expected_too = live.publish("without a daemon", 20)
+    live.points.clear()
+    live.wait(lambda: not live.has_code_server(), "the end of the runs")
+    live.stop()
+    live.start()
+    live.wait_until_consumed()
+
+    assert {run.status for run in live.runs_since(earlier)} == {"SUCCESS"}
+    assert live.counted("before the daemon died") == expected
+    assert live.counted("without a daemon") == expected_too
+
+
+@pytest.mark.slow
+def test_two_daemons_of_one_instance_count_each_event_once(live: Live) -> None:
+    with live.second_daemon():
+        for round_ in range(4):
+            expected = live.publish(f"two daemons, {round_}", 20)
+            live.wait_until_consumed()
+            assert live.counted(f"two daemons, {round_}") == expected

@@ -1,11 +1,8 @@
 """What tests do to a running Dagster as a person does in its UI, and what it tells them."""
 
-from typing import Any
-
 from harness.graphql import Dagster
 
 LOCATION = "shop"
-SENSOR = "pgque_sensor"
 
 _TERMINATE = """
 mutation Terminate($run: String!, $policy: TerminateRunPolicy!) {
@@ -27,17 +24,6 @@ mutation Reload($location: String!) {
 }
 """
 
-_EVALUATIONS = """
-query Evaluations($sensor: SensorSelector!) { sensorOrError(sensorSelector: $sensor) {
-    __typename
-    ... on PythonError { message }
-    ... on Sensor { sensorState {
-        last: ticks(limit: 1) { skipReason }
-        failed: ticks(limit: 1, statuses: [FAILURE]) { error { message } }
-    } }
-} }
-"""
-
 
 def cancel(dagster: Dagster, run_id: str) -> None:
     """Interrupts a run."""
@@ -55,25 +41,6 @@ def reload(dagster: Dagster) -> None:
     assert answer.get("loadStatus") == "LOADED", answer
 
 
-def last_skip_reason(dagster: Dagster) -> str:
-    """Why the sensor's last evaluation asked for no run; nothing if it asked for one."""
-    return next((tick["skipReason"] or "" for tick in _evaluations(dagster)["last"]), "")
-
-
-def failed_evaluation(dagster: Dagster) -> str | None:
-    """What the sensor failed with last; None if it never did."""
-    return next((tick["error"]["message"] for tick in _evaluations(dagster)["failed"]), None)
-
-
 def _terminate(dagster: Dagster, run_id: str, policy: str) -> None:
     answer = dagster.ask(_TERMINATE, run=run_id, policy=policy)
     assert answer["__typename"] == "TerminateRunSuccess", answer
-
-
-def _evaluations(dagster: Dagster) -> Any:
-    selector = {
-        "sensorName": SENSOR,
-        "repositoryName": "__repository__",
-        "repositoryLocationName": LOCATION,
-    }
-    return dagster.ask(_EVALUATIONS, sensor=selector)["sensorState"]
