@@ -18,7 +18,14 @@ class Died(Exception):
     """Takes the place of a run's death."""
 
 
-@pytest.mark.parametrize("point", POINTS)
+# tests/spark/sinks/test_vectors.py has attempts that die at each point, in each kind of table.
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param(point, marks=[] if point in (POINTS[1], POINTS[4]) else pytest.mark.slow)
+        for point in POINTS
+    ],
+)
 def test_a_run_that_dies_is_completed_and_nothing_is_stored_twice(
     sharded: ShardedProject, point: str
 ) -> None:

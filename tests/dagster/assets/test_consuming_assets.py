@@ -156,15 +156,6 @@ def test_a_copied_project_under_another_name_is_refused(
     assert not orders.is_consumed()
 
 
-def test_one_code_location_is_refused_as_two_are(
-    orders: Orders, instance: dg.DagsterInstance
-) -> None:
-    orders.publish(["a"])
-    first, second = evaluate(orders, instance, "a", team("team_a"), team("team_b"))
-    assert first == 1
-    assert "belongs to" in str(second)
-
-
 def test_health_says_at_once_that_an_asset_was_renamed(
     orders: Orders, instance: dg.DagsterInstance
 ) -> None:

@@ -1,25 +1,20 @@
 """Replicas whose target is away, or refuses for now: their batch waits, and is not held."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import psycopg
-import pytest
 from pyspark.sql import SparkSession
 
-from pgque_dagster import DeltaReplicas, IcebergReplicas, PostgresReplicas, build_pgque_sensor
+from pgque_dagster import PostgresReplicas, build_pgque_sensor
 from pgque_dagster.client import Client
 from tests.conftest import Server
 from tests.dagster.replicas.shop import Shop, is_replica, reasons
 from tests.support.dagster.sensing import evaluate, the_request
 from tests.support.queues.sql import connect
 from tests.support.servers.databases import as_user, empty_database
-from tests.support.servers.postgres import Postgres
-from tests.support.servers.s3 import s3_server
 from tests.support.servers.standbys import replicas
 
 AT_ONCE = timedelta(microseconds=1)
@@ -103,16 +98,11 @@ def test_a_right_that_is_missing_for_a_while_holds_nothing(
         there.execute("drop owned by copier; drop role copier")
 
 
-@contextmanager
-def target_server() -> Iterator[Postgres]:
-    with replicas() as made:
-        yield made.primary()
-
-
 def test_a_target_that_is_away_even_in_the_middle_of_a_batch_holds_nothing(
     database_url: str, spark: SparkSession, tmp_path: Path, server: Server
 ) -> None:
-    with target_server() as there:
+    with replicas() as made:
+        there = made.primary()
         waiting = Waiting(database_url, spark, tmp_path, PostgresReplicas(there.url))
         with connect(there.url) as db:
             db.execute(
@@ -127,48 +117,4 @@ def test_a_target_that_is_away_even_in_the_middle_of_a_batch_holds_nothing(
         there.start()
         with connect(there.url) as db:
             db.execute("drop function away cascade")
-        waiting.goes_on()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_a_store_that_refuses_or_is_away_holds_nothing(
-    kind: str, database_url: str, spark: SparkSession, tmp_path: Path
-) -> None:
-    with ExitStack() as stack:
-        server = stack.enter_context(s3_server())
-        administrator, login = server.login("*"), server.login("s3:*")
-        server.check_access()
-        target: Any = (
-            DeltaReplicas(server.url("lake"), storage_options=login.options)
-            if kind == "delta"
-            else IcebergReplicas(server.url("lake"), storage_options=login.options)
-        )
-        waiting = Waiting(database_url, spark, tmp_path, target)
-        waiting.change()
-        administrator.allow(login)
-        assert "StorageFailed" in waiting.waits()
-        administrator.allow(login, "s3:*")
-        waiting.goes_on()
-        waiting.change()
-        stack.close()
-        assert "StorageFailed" in waiting.waits(1)
-
-
-def test_the_only_table_stands_apart_by_a_row_that_the_target_does_not_take(
-    database_url: str, spark: SparkSession, tmp_path: Path, server: Server
-) -> None:
-    with empty_database(server) as url, connect(url) as there:
-        waiting = Waiting(database_url, spark, tmp_path, PostgresReplicas(url))
-        there.execute("alter table t add check (id < 2)")
-        waiting.change()
-        done = waiting.run()
-        assert done.success
-        assert not done.get_asset_materialization_events()
-        (check,) = done.get_asset_check_evaluations()
-        assert not check.passed
-        assert "was refused its rows" in str(check.description)
-        there.execute("alter table t drop constraint t_id_check")
-        with connect(database_url) as db:
-            db.execute("update pgque.replica_apart set retry_at = now()")
         waiting.goes_on()

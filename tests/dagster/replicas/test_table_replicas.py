@@ -2,7 +2,6 @@
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import pytest
@@ -16,7 +15,6 @@ from pgque_dagster import (
     build_table_replicas,
     queue_key,
 )
-from pgque_dagster.client import ConnectionFailed
 from pgque_dagster.client.relay.relay import Relay
 from pgque_dagster.client.relay.setup import begin_relay
 from tests.dagster.replicas.shop import TABLES, Shop, delta, lakes
@@ -191,66 +189,6 @@ def test_small_files_of_replicas_are_united_by_their_job(shop: Shop) -> None:
     assert shop.files("public.orders") == 1
     assert shop.run().success
     assert all(each.passed for each in shop.verify())
-
-
-@pytest.mark.slow
-@delta
-def test_a_difference_fails_the_check_and_its_job_mends_it(shop: Shop) -> None:
-    shop.capture()
-    shop.run()
-    with connect(shop.url) as db:
-        db.execute("set session_replication_role = replica")
-        db.execute("update items set name = 'salt'")
-    (failed,) = [each for each in shop.verify() if not each.passed]
-    assert failed.asset_key.path[-1] == "items"
-    assert "different {'id': 1}" in str(failed.description)
-    assert "examples" not in failed.metadata, (
-        "values are nobody's business unless they are asked for"
-    )
-    config = {"ops": {"shop__public__items_equals_source": {"config": {"show_rows": True}}}}
-    (failed,) = [each for each in shop.verify(config) if not each.passed]
-    (example,) = failed.metadata["examples"].records
-    assert "salt" in str(example.data["table"])
-    assert "tea" in str(example.data["replica"])
-    repair = shop.repository.get_job("shop_repair").execute_in_process(
-        instance=shop.instance,
-        run_config={"ops": {"shop_repair_tables": {"config": {"tables": ["public.items"]}}}},
-    )
-    assert repair.success
-    (done,) = [
-        event.materialization
-        for event in shop.run().get_asset_materialization_events()
-        if event.asset_key == failed.asset_key
-    ]
-    assert (done.metadata["pgque/rows"].value, done.metadata["dagster/row_count"].value) == (1, 1)
-    assert all(each.passed for each in shop.verify())
-    assert shop.rows("public.items") == [{"id": 1, "name": "salt"}]
-
-
-@pytest.mark.slow
-@delta
-def test_a_run_that_fails_between_two_tables_is_done_again_whole(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from pgque_dagster.spark.replicas.delta import DeltaReplica
-
-    shop.capture()
-    shop.run()
-    with connect(shop.url) as db:
-        db.execute("update orders set total = 7; update items set name = 'x'")
-    merge = DeltaReplica.merge
-
-    def failing(self: DeltaReplica, *args: Any) -> Any:
-        if self.source.name == "public.items":
-            raise ConnectionFailed("the source is gone")
-        return merge(self, *args)
-
-    monkeypatch.setattr(DeltaReplica, "merge", failing)
-    assert not shop.run().success
-    monkeypatch.setattr(DeltaReplica, "merge", merge)
-    assert shop.run().success
-    assert all(each.passed for each in shop.verify())
-    assert shop.rows("public.items") == [{"id": 1, "name": "x"}]
 
 
 @pytest.mark.slow

@@ -78,21 +78,6 @@ def test_a_table_that_fails_is_not_materialized_and_its_check_is_red(shop: Shop)
 
 
 @pytest.mark.slow
-def test_a_table_that_stands_apart_is_repaired_by_the_job(shop: Shop) -> None:
-    with connect(shop.url) as db:
-        db.execute("insert into items values (7, 'infinity')")
-        assert shop.run().success
-        db.execute("update items set day = null")
-    repair = shop.repository.get_job("shop_repair").execute_in_process(
-        instance=shop.instance,
-        run_config={"ops": {"shop_repair_tables": {"config": {"tables": ["public.items"]}}}},
-    )
-    assert repair.success
-    assert sorted(materialized(shop.run())) == ["items", "orders"]
-    assert all(each.passed for each in shop.verify())
-
-
-@pytest.mark.slow
 def test_tables_that_are_copied_in_parts_show_how_far_they_are(
     database_url: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

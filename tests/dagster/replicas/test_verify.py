@@ -93,6 +93,10 @@ def test_a_difference_stays_red_in_each_batch_until_a_comparison_is_equal(shop: 
     sql(shop, "update copies.orders set total = 0 where id = 1")
     (failed,) = [each for each in shop.verify() if not each.passed]
     assert "1 of 2 rows differ: different {'id': 1}" in str(failed.description)
+    assert "examples" not in failed.metadata, "values are shown only if somebody asks for them"
+    shows = {"ops": {"shop__public__orders_equals_source": {"config": {"show_rows": True}}}}
+    ((example,),) = [each.metadata["examples"].records for each in shop.verify(shows)]
+    assert ("9" in str(example.data["table"]), "0" in str(example.data["replica"])) == (True, True)
     # It mends the row, and nobody has seen that yet.
     sql(shop, "update orders set total = 3 where id = 1")
     shop.run()

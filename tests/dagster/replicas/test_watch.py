@@ -22,7 +22,6 @@ from pgque_dagster.client.batch import hold
 from tests.support.dagster.assets import revenue
 from tests.support.queues.sql import connect
 
-LAG = dg.AssetCheckKey(queue_key("shop"), "consumer_lag_shop")
 SOURCE = dg.AssetKey(["shop", "source", "public", "orders_source"])
 
 
