@@ -75,15 +75,6 @@ def sql(database_url: str) -> Iterator[Callable[[str], None]]:
 
 
 @pytest.fixture
-def one_event_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes each batch one tick, as in a large backlog."""
-    from pgque_dagster.assets import claims
-    from pgque_dagster.client import Limits
-
-    monkeypatch.setattr(claims, "_AT_ONCE", Limits(max_count=1))
-
-
-@pytest.fixture
 def two_clients(
     database_url: str, server: Server, template_database: str, administration: psycopg.Connection
 ) -> Iterator[dict[str, Client]]:

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from harness import processes
 from harness.interrupts import Interrupts
+from tests.support.runner.waiting import wait_until
 
 # A child in a process group of its own, as Spark's workers are; it prints its id.
 _WITH_CHILD = "set -m; sleep 1000 & echo $!; wait"
@@ -28,30 +28,17 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def ends(pid: int) -> bool:
-    deadline = time.monotonic() + 20
-    while is_alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return not is_alive(pid)
-
-
-def first_line(log: Path) -> str:
-    deadline = time.monotonic() + 20
-    while not log.read_text().endswith("\n") and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return log.read_text().splitlines()[0]
-
-
 def test_descendants_end_with_the_program(tmp_path: Path, interrupts: Interrupts) -> None:
     log = tmp_path / "log"
     command = ["bash", "-c", _WITH_CHILD]
 
     with processes.running(command, interrupts=interrupts, log=log, cwd=tmp_path) as process:
-        child = int(first_line(log))
+        wait_until(lambda: log.read_text().endswith("\n"))
+        child = int(log.read_text().splitlines()[0])
         assert is_alive(child)
 
     assert process.returncode is not None
-    assert ends(child)
+    wait_until(lambda: not is_alive(child))
 
 
 def test_a_recorded_program_is_ended(tmp_path: Path) -> None:

@@ -1,9 +1,7 @@
 """Components in a project: scaffolded, checked by `dg`, and loaded together."""
 
 import textwrap
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import pytest
@@ -12,10 +10,9 @@ from jsonschema import Draft202012Validator
 from pyspark.sql import SparkSession
 
 import pgque_dagster
-from pgque_dagster import build_pgque_sensor, project_files
+from pgque_dagster import project_files
 from pgque_dagster.client import Client
 from pgque_dagster.spark import DeltaSink
-from tests.support.dagster.assets import revenue
 from tests.support.dagster.dg_project import DgProject
 from tests.support.queues.events import publish
 from tests.support.queues.sql import connect
@@ -244,23 +241,6 @@ def test_components_know_of_each_other(project: DgProject, database_url: str) ->
     with resource.client() as client, client.transaction() as connection:
         found = connection.execute("select queue_name, queue_retention::text from pgque.queue")
         assert dict(found.fetchall()) == {"orders": "7 days", "returns": None}
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"max_events": 2**31},
-        {"max_age": timedelta(days=366)},
-        {"backoff": timedelta(days=366)},
-        {"minimum_interval_seconds": 0},
-        {"max_events": 1.5},
-    ],
-    ids=str,
-)
-def test_the_same_ranges_hold_for_sensors_in_python(options: dict[str, Any]) -> None:
-    (name,) = options
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match=name):
-        build_pgque_sensor([revenue], **options)
 
 
 def test_the_demo_is_right_in_every_component() -> None:
