@@ -4,16 +4,18 @@ A new version of Dagster may change any of it. The test of this file shows which
 the oldest and the newest Dagster (`build/oldest.py dagster`).
 """
 
-import json
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from importlib.metadata import entry_points
+from contextlib import AbstractContextManager
 from typing import Any, get_type_hints
 
 import dagster as dg
+from dagster._cli.api import _execute_run_command_body  # noqa: PLC2701
+from dagster._cli.utils import get_instance_for_cli  # noqa: PLC2701
+from dagster._core.instance.ref import InstanceRef  # noqa: PLC2701
 from dagster._utils.hosted_user_process import recon_repository_from_origin  # noqa: PLC2701
+from dagster._utils.interrupts import capture_interrupts  # noqa: PLC2701
 
 from ..project.keys import WAITS
 
@@ -23,31 +25,20 @@ logger = logging.getLogger("pgque.launcher")
 _EVALUATION_SECONDS = 1.1
 
 
-def execution_arguments(run: dg.DagsterRun, instance: dg.DagsterInstance) -> str:
-    """Returns the arguments with which `dagster api execute_run` executes a run."""
-    return json.dumps(
-        {
-            "__class__": "ExecuteRunArgs",
-            "pipeline_origin": json.loads(dg.serialize_value(run.job_code_origin)),
-            "pipeline_run_id": run.run_id,
-            "instance_ref": json.loads(dg.serialize_value(instance.get_ref())),
-        }
-    )
+def reference_of(instance: dg.DagsterInstance) -> str:
+    """Returns how another process opens this instance."""
+    return dg.serialize_value(instance.get_ref())
 
 
-def instance_of(arguments: str) -> dg.DagsterInstance:
-    """Opens the instance that `execution_arguments` names."""
-    reference: Any = dg.deserialize_value(json.dumps(json.loads(arguments)["instance_ref"]))
-    return dg.DagsterInstance.from_ref(reference)
+def instance_of(reference: str) -> AbstractContextManager[dg.DagsterInstance]:
+    """Opens the instance that `reference_of` names, as a command of Dagster's does."""
+    return get_instance_for_cli(instance_ref=dg.deserialize_value(reference, InstanceRef))
 
 
-def execute(arguments: str) -> None:
+def execute(run_id: str, instance: dg.DagsterInstance) -> None:
     """Executes a run in this process, in its main thread, as `dagster api execute_run` does."""
-    (command,) = entry_points(group="console_scripts", name="dagster")
-    sys.argv = ["dagster", "api", "execute_run", arguments]
-    # The command line ends with an exit.
-    with suppress(SystemExit):
-        command.load()()
+    with capture_interrupts():
+        _execute_run_command_body(run_id, instance, lambda _: None, set_exit_code_on_failure=False)
 
 
 def resources_of(origin: str) -> Mapping[str, dg.ResourceDefinition]:

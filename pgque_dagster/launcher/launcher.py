@@ -9,8 +9,8 @@ import dagster as dg
 from ..project.keys import BATCH_ID, DIED, WARM, WARM_PROCESS
 from .dagster_internals import (
     evaluate_sensors_often,
-    execution_arguments,
     health,
+    reference_of,
     server_of,
     with_batch_sensors,
 )
@@ -84,7 +84,7 @@ class WarmRunLauncher(dg.DefaultRunLauncher):
         while (process := self._pool.take(code, run.run_id)) is not None:
             try:
                 self._instance.add_run_tags(run.run_id, {WARM_PROCESS: str(process.address)})
-                is_started = self._pool.execute(process, execution_arguments(run, self._instance))
+                is_started = self._pool.execute(process, reference_of(self._instance))
             except BaseException:
                 self._pool.drop(process)
                 raise

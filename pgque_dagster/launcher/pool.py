@@ -79,15 +79,15 @@ class Pool:
                 lent.run_id = run_id
             return lent
 
-    def execute(self, process: WarmProcess, arguments: str) -> bool:
-        """Starts the run to which a process is lent.
+    def execute(self, process: WarmProcess, reference: str) -> bool:
+        """Starts the run to which a process is lent, of the instance of the reference.
 
         Returns:
             Whether it is started. It is not if the process has died.
         """
         with self._lock:
             try:
-                process.execute(arguments)
+                process.execute(reference)
             except OSError:
                 self._retire(process)
                 return False

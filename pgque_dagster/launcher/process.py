@@ -80,14 +80,14 @@ class WarmProcess:
         threading.Thread(target=self._listen, daemon=True).start()
         threading.Thread(target=self._wait, daemon=True).start()
 
-    def execute(self, arguments: str) -> None:
-        """Starts the run `run_id`.
+    def execute(self, reference: str) -> None:
+        """Starts the run `run_id` of the instance of the reference.
 
         Raises:
             OSError: if the process has died.
         """
         assert self.run_id is not None
-        self._channel.send((self.run_id, arguments))
+        self._channel.send((self.run_id, reference))
         self.runs += 1
         self.is_executing = True
 

@@ -1,7 +1,7 @@
 """A warm process: `python -m pgque_dagster.launcher.serving`, started by the launcher alone.
 
-It executes one run after the other by `dagster api execute_run`, in its main thread, where Dagster
-and Spark handle interrupts. It ends when the launcher closes the channel or is gone.
+It executes one run after the other, in its main thread, where Dagster and Spark handle interrupts,
+with one instance that stays open. It ends when the launcher closes the channel or is gone.
 """
 
 import logging
@@ -10,7 +10,8 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -39,17 +40,22 @@ def main(channel_descriptor: int, lock_descriptor: int, lock: Path) -> None:
     for descriptor in (channel_descriptor, lock_descriptor):
         # Spark's JVM must not keep them open after this process.
         os.set_inheritable(descriptor, False)
-    with Connection(channel_descriptor) as channel, open(lock_descriptor, "rb") as lock_file:
+    with (
+        Connection(channel_descriptor) as channel,
+        open(lock_descriptor, "rb") as lock_file,
+        ExitStack() as stack,
+    ):
+        instance_at = cache(lambda reference: stack.enter_context(instance_of(reference)))
         # Nor must a child that an asset forks. The lock stays with this process.
         os.register_at_fork(after_in_child=channel.close)
         os.register_at_fork(after_in_child=lock_file.close)
         try:
-            for run_id, arguments in _requests(channel):
+            for run_id, of in _requests(channel):
                 if run_id is None:
                     succeeded = None
-                    _prepare(arguments)
+                    _prepare(of)
                 else:
-                    succeeded = _execute(run_id, arguments)
+                    succeeded = _execute(run_id, instance_at(of))
                 with suppress(OSError):  # The launcher is gone, and the loop ends.
                     channel.send((succeeded, loaded_files()))
         finally:
@@ -57,7 +63,7 @@ def main(channel_descriptor: int, lock_descriptor: int, lock: Path) -> None:
 
 
 def _requests(channel: Connection) -> Iterator[tuple[str | None, str]]:
-    """Yields runs and their arguments until the launcher retires this process or is gone.
+    """Yields runs and their instances until the launcher retires this process or is gone.
 
     What has no run is the code location to prepare.
     """
@@ -81,15 +87,14 @@ def _prepare(origin: str) -> None:
         logger.exception("preparing a warm process")
 
 
-def _execute(run_id: str, arguments: str) -> bool:
+def _execute(run_id: str, instance: dg.DagsterInstance) -> bool:
     """Executes a run. Returns whether it succeeded."""
-    with instance_of(arguments) as instance:
-        try:
-            with _interrupted_when_canceled(instance, run_id):
-                execute(arguments)
-        except (Exception, KeyboardInterrupt):
-            logger.exception("run %s", run_id)
-        return _recorded_end(instance, run_id) == dg.DagsterRunStatus.SUCCESS
+    try:
+        with _interrupted_when_canceled(instance, run_id):
+            execute(run_id, instance)
+    except (Exception, KeyboardInterrupt):
+        logger.exception("run %s", run_id)
+    return _recorded_end(instance, run_id) == dg.DagsterRunStatus.SUCCESS
 
 
 def _recorded_end(instance: dg.DagsterInstance, run_id: str) -> dg.DagsterRunStatus | None:

@@ -1,7 +1,6 @@
 """The parts of Dagster without a public name that the launcher uses. A failure names the part."""
 
 import logging
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -32,32 +31,15 @@ def nothing() -> None:
     pass
 
 
-@pytest.fixture
-def arguments(tmp_path: Path) -> str:
+def test_a_run_is_executed_with_the_instance_of_the_launcher(tmp_path: Path) -> None:
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
         origin = dg.reconstructable(nothing).get_python_origin()
-        run = instance.create_run_for_job(nothing, job_code_origin=origin)
-        return dagster_internals.execution_arguments(run, instance)
+        run = instance.create_run_for_job(nothing, job_code_origin=origin).run_id
+        with dagster_internals.instance_of(dagster_internals.reference_of(instance)) as opened:
+            dagster_internals.execute(run, opened)
 
-
-def test_the_arguments_of_a_run_are_those_that_dagster_reads(arguments: str) -> None:
-    read: Any = dg.deserialize_value(arguments)
-
-    assert type(read).__name__ == "ExecuteRunArgs"
-    assert read.run_id
-    assert read.job_origin is not None
-    assert read.instance_ref is not None
-
-
-def test_the_arguments_name_the_instance(arguments: str, tmp_path: Path) -> None:
-    with dagster_internals.instance_of(arguments) as instance:
-        assert Path(instance.root_directory) == tmp_path
-        assert len(instance.get_runs()) == 1
-
-
-def test_the_command_line_has_the_command_that_executes_a_run() -> None:
-    command = [sys.executable, "-m", "dagster", "api", "execute_run", "--help"]
-    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+        record = instance.get_run_by_id(run)
+        assert record is not None and record.status is dg.DagsterRunStatus.SUCCESS
 
 
 @pytest.mark.parametrize("status", ["RUNNING", "FAILED", "NOT_FOUND"])
