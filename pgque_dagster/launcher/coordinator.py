@@ -4,17 +4,15 @@ from typing import Any
 
 import dagster as dg
 
-from .dagster_internals import call_before_sensors
+from .dagster_internals import call_before_sensors, queue_is_due, read_queue_often
 from .launcher import WarmRunLauncher
-
-# Dagster's daemon waits in steps of this length, so a shorter interval has no effect.
-_INTERVAL_SECONDS = 0.5
 
 
 class QuickRunCoordinator(dg.QueuedRunCoordinator):
     """Dagster's queue of runs, which the daemon reads every half second.
 
-    With `WarmRunLauncher`, a daemon that starts prepares warm processes before their first runs.
+    It also reads it when a sensor has requested a run. With `WarmRunLauncher`, it reads it when a
+    warm process becomes idle, and a daemon that starts prepares warm processes.
 
     Dagster's own interval is 5 seconds by default, and 1 second at least. All limits and settings
     work as with `dagster.QueuedRunCoordinator`, except that the interval cannot be set.
@@ -30,6 +28,8 @@ class QuickRunCoordinator(dg.QueuedRunCoordinator):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         call_before_sensors(_prepare)
+        # Another process may queue a run, or execute one that ends.
+        read_queue_often(0.5)
 
     @classmethod
     def config_type(cls) -> Any:
@@ -40,9 +40,15 @@ class QuickRunCoordinator(dg.QueuedRunCoordinator):
         }
 
     @property
-    def dequeue_interval_seconds(self) -> float:  # type: ignore[override]
-        """The seconds between two reads of the queue."""
-        return _INTERVAL_SECONDS
+    def dequeue_interval_seconds(self) -> int:
+        """How long the daemon waits after it has read the queue: it waits before."""
+        return 0
+
+    def submit_run(self, context: Any) -> dg.DagsterRun:
+        """Puts a run into the queue."""
+        run = super().submit_run(context)
+        queue_is_due()
+        return run
 
 
 def _prepare(workspace: Any) -> None:

@@ -4,10 +4,13 @@ A new version of Dagster may change any of it. The test of this file shows which
 the oldest and the newest Dagster (`build/oldest.py dagster`).
 """
 
+import inspect
 import logging
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import wraps
 from typing import Any, get_type_hints
 
 import dagster as dg
@@ -23,6 +26,8 @@ logger = logging.getLogger("pgque.launcher")
 
 # The daemon skips a sensor that is due in a millisecond.
 _EVALUATION_SECONDS = 1.1
+
+_queue_is_due = threading.Event()
 
 
 def reference_of(instance: dg.DagsterInstance) -> str:
@@ -107,3 +112,24 @@ def evaluate_sensors_often() -> None:
     daemon: Any = sys.modules.get("dagster._daemon.sensor")
     if daemon is not None:
         daemon.MIN_INTERVAL_LOOP_TIME = _EVALUATION_SECONDS
+
+
+def read_queue_often(seconds: float) -> None:
+    """Makes a daemon in this process read its queue of runs this often, and when it is due."""
+    module: Any = sys.modules.get("dagster._daemon.run_coordinator.queued_run_coordinator_daemon")
+    if module is None:
+        return
+    read = inspect.unwrap(module.QueuedRunCoordinatorDaemon.run_iteration)
+
+    @wraps(read)
+    def wait_and_read(*arguments: Any, **options: Any) -> Any:
+        _queue_is_due.wait(seconds)
+        _queue_is_due.clear()
+        return read(*arguments, **options)
+
+    module.QueuedRunCoordinatorDaemon.run_iteration = wait_and_read
+
+
+def queue_is_due() -> None:
+    """Tells a daemon in this process that its queue has a new run, or that a run has ended."""
+    _queue_is_due.set()

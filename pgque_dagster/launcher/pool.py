@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 
+from .dagster_internals import queue_is_due
 from .process import Code, WarmProcess
 from .source_files import as_they_are_now
 
@@ -183,6 +184,7 @@ class Pool:
                 self._processes.remove(process)
                 self._processes.append(process)
             self._lock.notify_all()
+        queue_is_due()
 
     def _on_end(self, process: WarmProcess, status: int) -> None:
         with self._lock:

@@ -4,6 +4,7 @@ import logging
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -12,6 +13,7 @@ import yaml
 
 from pgque_dagster.launcher import QuickRunCoordinator, WarmRunLauncher, dagster_internals
 from tests.support.dagster import warm_project
+from tests.support.dagster.sensing import remote_origin
 
 SHOP = """
 import dagster as dg
@@ -124,18 +126,38 @@ def test_the_daemon_tells_which_code_locations_have_batch_sensors(
     assert found == [("shop", job.get_python_origin().repository_origin)]
 
 
-def test_the_daemon_reads_the_queue_of_runs_every_half_second(tmp_path: Path) -> None:
+def test_the_daemon_reads_the_queue_of_runs_every_half_second_and_after_a_new_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dagster._core.run_coordinator import SubmitRunContext  # noqa: PLC2701
     from dagster._daemon.controller import create_daemon_of_type  # noqa: PLC2701
+    from dagster._daemon.run_coordinator import QueuedRunCoordinatorDaemon  # noqa: PLC2701
 
+    due = Waiting()
+    monkeypatch.setattr(dagster_internals, "_queue_is_due", due)
+    # Sets it back at the end.
+    monkeypatch.setattr(
+        QueuedRunCoordinatorDaemon, "run_iteration", QueuedRunCoordinatorDaemon.run_iteration
+    )
     coordinator = {"module": "pgque_dagster.launcher", "class": QuickRunCoordinator.__name__}
     (tmp_path / "dagster.yaml").write_text(yaml.safe_dump({"run_coordinator": coordinator}))
     with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
         assert "QUEUED_RUN_COORDINATOR" in instance.get_required_daemon_types()
         daemon: Any = create_daemon_of_type("QUEUED_RUN_COORDINATOR", instance)
-        shutdown = Waiting()
+        run = instance.create_run_for_job(
+            nothing,
+            remote_job_origin=remote_origin(nothing.name),
+            job_code_origin=dg.reconstructable(nothing).get_python_origin(),
+        )
         no_workspace: Any = None
-        loop = daemon.core_loop(no_workspace, shutdown)
-        while shutdown.seconds is None:
-            next(loop)
+        instance.run_coordinator.submit_run(SubmitRunContext(run, no_workspace))
+        was_due = due.is_set()
+        instance.run_coordinator.cancel_run(run.run_id)
+        workspace: Any = SimpleNamespace(instance=instance)
+        shutdown = Waiting()
+        loop = daemon.core_loop(workspace, shutdown)
+        while next(loop) is not None:
+            pass
 
-    assert daemon.interval_seconds == shutdown.seconds == 0.5
+    assert was_due and not due.is_set()
+    assert (due.seconds, shutdown.seconds) == (0.5, None)

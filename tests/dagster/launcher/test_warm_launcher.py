@@ -17,6 +17,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from pgque_dagster.launcher import dagster_internals
 from pgque_dagster.project.keys import WAITS
 from tests.support.dagster import warm_project
 from tests.support.dagster.sensing import remote_origin
@@ -165,13 +166,19 @@ def warm(running: Warm) -> Iterator[Warm]:
     running.go()
 
 
-def test_a_process_executes_several_runs_and_one_that_is_ready_replaces_it(tmp_path: Path) -> None:
+def test_a_process_executes_several_runs_and_one_that_is_ready_replaces_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue_is_due = threading.Event()
+    monkeypatch.setattr(dagster_internals, "_queue_is_due", queue_is_due)
     with launching(tmp_path, "{processes: 1, max_runs: 2}") as warm:
         warm.prepare()
         words, first = warm.said()
         assert (words, first) == ("first", warm.prepared())
         # A run that follows at once gets the process that is about to be idle.
         assert warm.said()[1] == first
+        # The daemon reads its queue as soon as a process is idle.
+        warm.wait(queue_is_due.is_set, "an idle process")
         second = warm.prepared()
         warm.change("changed")
         words, third = warm.said("fail")
