@@ -103,7 +103,7 @@ def build_pgque_sensor(
         config = without_step_process(repository, pgque_sensor.job_name)
         with ExitStack() as stack:
             finder = DatabasesFinder(context, resources, consumers, policy, config, stack)
-            findings = finder.find_within(share_of_wait(tick_wait, repository))
+            findings = finder.find_within(share_of_wait(tick_wait, repository, context.cursor))
         return _result(context, findings, with_checks=with_checks)
 
     return pgque_sensor

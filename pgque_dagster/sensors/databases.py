@@ -90,7 +90,7 @@ class DatabasesFinder:
     def _find(self) -> Findings:
         """Opens batches and decides."""
         # A cursor that is lost, or from another version, only changes the order.
-        findings = Findings(next_first=self.context.cursor or "")
+        findings = Findings(next_first=self.context.cursor or str(self.consumers[0]))
         new: list[dg.RunRequest] = []
         by_database: dict[str, list[AssetConsumer]] = {}
         for consumer in self.consumers:

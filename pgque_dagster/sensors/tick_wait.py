@@ -30,16 +30,20 @@ def is_notified(listener: psycopg.Connection[Any], seconds: float) -> bool:
         return bool(list(listener.notifies(timeout=seconds, stop_after=1)))
 
 
-def share_of_wait(total: timedelta, repository: dg.RepositoryDefinition | None) -> float:
+def share_of_wait(
+    total: timedelta, repository: dg.RepositoryDefinition | None, cursor: str | None
+) -> float:
     """Returns how many seconds one sensor may wait.
 
-    Dagster evaluates sensors one after another, so the sensors of a code location share the time.
+    Dagster evaluates sensors one after another, so the sensors of a code location share the time,
+    and a new sensor does not wait: the one that captures its tables may come after it.
 
     Args:
         total: the time for all of them together.
         repository: the repository of the code location; None in a test, where no sensor waits.
+        cursor: the sensor's cursor; None before its first evaluation.
     """
-    if repository is None:
+    if repository is None or cursor is None:
         return 0.0
     waiting = sum(WAITS in sensor.tags for sensor in repository.sensor_defs)
     return total.total_seconds() / max(waiting, 1)

@@ -49,7 +49,10 @@ def evaluate(
     sensor: dg.SensorDefinition, found: dg.Definitions, instance: dg.DagsterInstance
 ) -> Any:
     context = dg.build_sensor_context(
-        instance=instance, definitions=found, resources=dict(found.resources or {})
+        cursor="orders/revenue",
+        instance=instance,
+        definitions=found,
+        resources=dict(found.resources or {}),
     )
     return sensor.evaluate_tick(context)
 
@@ -135,7 +138,9 @@ def test_the_sensors_of_a_code_location_share_the_wait() -> None:
     ]
     found = dg.Definitions([revenue, stock], sensors=sensors, resources={"pgque": 1, "pyspark": 1})
 
-    assert share_of_wait(timedelta(seconds=4), found.get_repository_def()) == 2
+    assert share_of_wait(timedelta(seconds=4), found.get_repository_def(), "orders/revenue") == 2
+    # A sensor that is new lets the one that captures go first.
+    assert share_of_wait(timedelta(seconds=4), found.get_repository_def(), None) == 0
 
 
 def test_the_default_executor_executes_the_step_in_the_process_of_the_run(
