@@ -46,10 +46,13 @@ def definitions(
 
 
 def evaluate(
-    sensor: dg.SensorDefinition, found: dg.Definitions, instance: dg.DagsterInstance
+    sensor: dg.SensorDefinition,
+    found: dg.Definitions,
+    instance: dg.DagsterInstance,
+    cursor: str | None = "orders/revenue",
 ) -> Any:
     context = dg.build_sensor_context(
-        cursor="orders/revenue",
+        cursor=cursor,
         instance=instance,
         definitions=found,
         resources=dict(found.resources or {}),
@@ -128,6 +131,14 @@ def test_an_evaluation_that_waits_in_vain_says_what_is_missing(
     data = evaluate(sensor, definitions(client.url, sensor), instance)
 
     assert data.skip_message == "orders/revenue: no batch yet, no event waits"
+
+
+def test_a_new_sensor_whose_database_is_away_waits_next_time(instance: dg.DagsterInstance) -> None:
+    sensor = build_pgque_sensor([revenue])
+
+    data = evaluate(sensor, definitions("postgresql://127.0.0.1:1/none", sensor), instance, None)
+
+    assert data.cursor == "orders/revenue"
 
 
 def test_the_sensors_of_a_code_location_share_the_wait() -> None:
