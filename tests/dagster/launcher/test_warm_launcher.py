@@ -178,7 +178,7 @@ def test_a_process_executes_several_runs_and_one_that_is_ready_replaces_it(
         # A run that follows at once gets the process that is about to be idle.
         assert warm.said()[1] == first
         # The daemon reads its queue as soon as a process is idle.
-        warm.wait(queue_is_due.is_set, "an idle process")
+        wait_until(queue_is_due.is_set)
         second = warm.prepared()
         warm.change("changed")
         words, third = warm.said("fail")
