@@ -37,7 +37,7 @@ class Alone(ShardedProject):
         return {"eu": super().databases["eu"]}
 
     def numbers(self) -> list[int]:
-        return sorted(row.number for row in self._table().collect())
+        return sorted(row["number"] for row in self.stored_rows())
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_what_a_run_of_one_database_stored_and_did_not_ack_is_not_stored_again(
     assert sharded.left() == []
 
 
-@pytest.mark.parametrize("point", [POINTS[1], POINTS[3]])
+@pytest.mark.parametrize("point", [POINTS[3], pytest.param(POINTS[1], marks=pytest.mark.slow)])
 def test_a_batch_of_a_run_that_failed_is_refused_if_the_sensor_of_one_database_requested_it(
     sharded: ShardedProject, alone: Alone, point: str
 ) -> None:

@@ -9,11 +9,15 @@ import dagster as dg
 import pytest
 
 from pgque_dagster import SparkBatch, pgque_asset, pgque_multi_asset
-from tests.dagster.orders import Orders, Result, consuming, materialized, texts, values
+from tests.dagster.orders import Orders, Result, consuming, materialized, values
 
 SENT = ["a", "b", "c"]
 kept = partial(consuming, name="kept")
 Made = Callable[[list[str]], Any]
+
+
+def texts(batch: SparkBatch) -> list[str | None]:
+    return [event.payload for event in batch.claim.events()]
 
 
 @pytest.fixture
