@@ -66,6 +66,8 @@ def test_each_version_answers_on_its_socket_and_keeps_its_data(folder: Path, ver
         with psycopg.connect(server.url, autocommit=True) as connection:
             connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
         execute(server.database_url(name), "create table kept as select 42 as answer")
+        assert server.is_running
+        assert "FATAL" not in server.log_file.read_text(), "of asking whether it runs"
     with EmbeddedPostgres(folder, version=version) as server:
         assert query(server.database_url(name), "select answer from kept") == 42
     other = 34 - version
@@ -73,12 +75,6 @@ def test_each_version_answers_on_its_socket_and_keeps_its_data(folder: Path, ver
         EmbeddedPostgresError, match=f"holds data of PostgreSQL {version}, not {other}"
     ):
         EmbeddedPostgres(folder, version=other).start()
-
-
-def test_the_log_has_no_error_of_asking_whether_the_server_runs(folder: Path) -> None:
-    with EmbeddedPostgres(folder) as server:
-        assert server.is_running
-        assert "FATAL" not in server.log_file.read_text()
 
 
 def test_a_path_too_long_for_a_socket_gets_a_short_one(folder: Path) -> None:

@@ -16,7 +16,7 @@ FILE = """
 import pathlib, subprocess, sys, time
 import pytest
 
-WORK = "import pathlib, time\\nwhile time.process_time() < 0.5: pass\\n"
+WORK = "import pathlib, time\\nwhile time.process_time() < 0.3: pass\\n"
 
 @pytest.fixture(scope="session")
 def shared():

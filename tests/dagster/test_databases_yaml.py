@@ -1,5 +1,6 @@
 """Two databases in the components of one project."""
 
+from traceback import format_exception
 from typing import Any
 
 import dagster as dg
@@ -92,10 +93,7 @@ def told(project: DgProject) -> str:
     """The messages of the error that refuses the project, and of its causes."""
     with pytest.raises(Exception) as raised:
         project.load().get_repository_def()
-    text, error = "", raised.value
-    while error is not None:
-        text, error = f"{text}\n{error}", error.__cause__ or error.__context__
-    return text
+    return "".join(format_exception(raised.value))
 
 
 def test_yaml_that_does_not_fit_together_is_refused(project: DgProject) -> None:

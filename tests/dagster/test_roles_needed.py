@@ -112,38 +112,40 @@ class Shop:
             return " ".join(messages)
 
     def _parts(self, url: str) -> dict[str, Callable[[], object]]:
-        def declare(**settings: Any) -> Callable[[], object]:
-            return lambda: self._resource(url, **settings).database_url()
+        def declare(**settings: Any) -> object:
+            return self._resource(url, **settings).database_url()
 
-        def materialize(asset: dg.AssetsDefinition, **options: Any) -> Callable[[], object]:
-            def run() -> str:
-                made = dg.materialize([asset], resources=self._resources(url), **options)
-                return f"stored {len(made.get_asset_materialization_events())}"
+        def materialize(asset: dg.AssetsDefinition, **options: Any) -> str:
+            made = dg.materialize([asset], resources=self._resources(url), **options)
+            return f"stored {len(made.get_asset_materialization_events())}"
 
-            return run
-
-        def evaluate(sensor: dg.SensorDefinition, **settings: Any) -> Callable[[], object]:
+        def evaluate(sensor: dg.SensorDefinition, **settings: Any) -> object:
             context = dg.build_sensor_context(instance=forgetful_instance())
-            return lambda: sensor(context, pgque=self._resource(url, **settings))
+            return sensor(context, pgque=self._resource(url, **settings))
 
-        def check(checks: Sequence[Any]) -> Callable[[], object]:
-            return lambda: self._check(url, list(checks))
+        def check(checks: Sequence[Any]) -> str:
+            return self._check(url, list(checks))
 
+        an_hour = timedelta(hours=1)
         return {
-            "queues": declare(queues=["a new one"]),
-            "queue_options": declare(queue_options={"orders": {"max_retries": 17}}),
-            "pgque_asset": materialize(revenue),
-            "pgque_multi_asset": materialize(several),
-            "partitions_def": materialize(window, partition_key="2026-01-01-00:00"),
-            "build_pgque_sensor": evaluate(build_pgque_sensor([revenue])),
+            "queues": lambda: declare(queues=["a new one"]),
+            "queue_options": lambda: declare(queue_options={"orders": {"max_retries": 17}}),
+            "pgque_asset": lambda: materialize(revenue),
+            "pgque_multi_asset": lambda: materialize(several),
+            "partitions_def": lambda: materialize(window, partition_key="2026-01-01-00:00"),
+            "build_pgque_sensor": lambda: evaluate(build_pgque_sensor([revenue])),
             "build_pgque_schedule": lambda: self._schedule(url),
-            "build_pgque_observation_sensor": evaluate(build_pgque_observation_sensor(["orders"])),
-            "build_pgque_ticker_sensor": evaluate(build_pgque_ticker_sensor(), ticking="sensor"),
-            "build_dead_letter_checks": check(build_dead_letter_checks(["orders"])),
-            "build_consumer_lag_checks": check(
-                build_consumer_lag_checks([revenue], max_lag=timedelta(hours=1))
+            "build_pgque_observation_sensor": lambda: evaluate(
+                build_pgque_observation_sensor(["orders"])
             ),
-            "build_queue_health_checks": check(build_queue_health_checks(["orders"])),
+            "build_pgque_ticker_sensor": lambda: evaluate(
+                build_pgque_ticker_sensor(), ticking="sensor"
+            ),
+            "build_dead_letter_checks": lambda: check(build_dead_letter_checks(["orders"])),
+            "build_consumer_lag_checks": lambda: check(
+                build_consumer_lag_checks([revenue], max_lag=an_hour)
+            ),
+            "build_queue_health_checks": lambda: check(build_queue_health_checks(["orders"])),
             'df.write.format("pgque")': lambda: self._write(url),
         }
 

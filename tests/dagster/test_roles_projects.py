@@ -40,12 +40,11 @@ def in_python(tmp_path: Path, database_url: str) -> dg.Definitions:
 
 
 @pytest.fixture
-def in_yaml(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) -> dg.Definitions:
+def in_yaml(
+    project: DgProject, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> dg.Definitions:
     """The consumer of docs/components.md, in a project that may install nothing."""
     monkeypatch.setenv("PGQUE_URL", as_login(database_url, "pgque_reader"))
-    project = DgProject(tmp_path)
-    monkeypatch.chdir(project.folder)
-    monkeypatch.syspath_prepend(project.folder)
     database = block("components.md", "yaml", "requirements:")
     project.write("pgque", database.replace("attributes:", "attributes:\n  install: never"))
     (project.defs / "pgque" / "alerts.py").write_text("to_slack = print\n")
@@ -57,7 +56,7 @@ def in_yaml(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    ("project", "sensor"), [("in_python", "pgque_sensor"), ("in_yaml", "revenue_sensor")]
+    ("kind", "sensor"), [("in_python", "pgque_sensor"), ("in_yaml", "revenue_sensor")]
 )
 def test_a_reader_runs_a_project_from_sensor_to_ack(
     client: Client,
@@ -65,13 +64,13 @@ def test_a_reader_runs_a_project_from_sensor_to_ack(
     instance: dg.DagsterInstance,
     tmp_path: Path,
     request: pytest.FixtureRequest,
-    project: str,
+    kind: str,
     sensor: str,
 ) -> None:
     with Client(as_login(client.url, "pgque_writer")) as producer:
         producer.send("orders", {"product": "tea", "total": 4.5})
     tick(client)
-    made: dg.Definitions = request.getfixturevalue(project)
+    made: dg.Definitions = request.getfixturevalue(kind)
     resources = {**(made.resources or {}), "pyspark": SessionHolder(spark)}
     definitions = dg.Definitions(assets=made.assets, sensors=made.sensors, resources=resources)
 
@@ -86,6 +85,6 @@ def test_a_reader_runs_a_project_from_sensor_to_ack(
     assert run.success
     assert client.next_batch("orders", "revenue") is None
     output = tmp_path / "output" / "revenue"
-    sink = DeltaSink(str(output)) if project == "in_python" else ParquetSink(output)
+    sink = DeltaSink(str(output)) if kind == "in_python" else ParquetSink(output)
     (stored,) = sink.read(spark).drop("batch_id").collect()
     assert tuple(stored) == ("tea", 4.5)

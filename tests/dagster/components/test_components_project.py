@@ -2,6 +2,7 @@
 
 import textwrap
 from pathlib import Path
+from traceback import format_exception
 
 import dagster as dg
 import pytest
@@ -152,10 +153,7 @@ def refused(project: DgProject, **components: str) -> str:
         project.write(name, head + textwrap.indent(attributes, "  ") + "\n")
     with pytest.raises(Exception, match="defs") as raised:
         project.load()
-    told, error = "", raised.value
-    while error is not None:
-        told, error = f"{told}\n{error}", error.__cause__ or error.__context__
-    return told
+    return "".join(format_exception(raised.value))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ AT_ONCE = timedelta(microseconds=1)
 
 
 class Waiting:
-    """A project whose runs are those that a sensor requests, which gives two attempts."""
+    """A project whose runs are those that a sensor requests, which gives one attempt."""
 
     def __init__(self, url: str, spark: SparkSession, folder: Path, target: Any) -> None:
         with connect(url) as db:
@@ -37,7 +37,7 @@ class Waiting:
 
     def sensor(self, backoff: timedelta) -> dg.SensorDefinition:
         asset: Any = self.asset
-        return build_pgque_sensor([asset], max_attempts=2, max_age=AT_ONCE, backoff=backoff)
+        return build_pgque_sensor([asset], max_attempts=1, max_age=AT_ONCE, backoff=backoff)
 
     def run(self) -> dg.ExecuteInProcessResult:
         self.shop.tick()
@@ -50,7 +50,7 @@ class Waiting:
             raise_on_error=False,
         )
 
-    def waits(self, attempts: int = 3) -> str:
+    def waits(self, attempts: int = 2) -> str:
         """Fails more often than there are attempts. Returns why, as it is shown."""
         for _ in range(attempts):
             assert not self.run().success
