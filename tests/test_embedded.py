@@ -14,6 +14,7 @@ import pytest
 from psycopg import sql
 
 from pgque_dagster.embedded import EmbeddedPostgres, EmbeddedPostgresError
+from tests.support.runner.waiting import wait_until
 
 
 @pytest.fixture
@@ -126,18 +127,17 @@ def test_a_server_that_is_stopped_by_a_signal_is_no_running_one(folder: Path) ->
         assert (said.stdout, server.is_running) == ("False\n", True)
 
 
-def test_the_last_process_to_leave_stops_the_server(folder: Path) -> None:
-    killed = user_process(folder)
-    pid = said_pid(killed)
-    killed.kill()
-    killed.communicate()
-    with EmbeddedPostgres(folder) as heir:
-        assert heir.pid == pid
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_the_last_process_to_leave_stops_the_server(folder: Path, is_killed: bool) -> None:
+    with EmbeddedPostgres(folder) as first:
         last = user_process(folder)
-        assert said_pid(last) == pid
-        url = heir.url
+        assert said_pid(last) == first.pid
+        url = first.url
     connection = psycopg.connect(url)  # does not keep the server alive
+    if is_killed:
+        last.kill()
     last.communicate()
+    wait_until(lambda: not (folder / "data" / "postmaster.pid").exists())
     with pytest.raises(psycopg.OperationalError):
         connection.execute("select 1")
     with pytest.raises(psycopg.OperationalError):

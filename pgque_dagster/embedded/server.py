@@ -13,6 +13,7 @@ import os
 import pwd
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,7 +25,7 @@ from urllib.parse import quote
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
-from . import host
+from . import host, last_user
 from .data_folder import default_folder
 from .host import EmbeddedPostgresError
 
@@ -54,8 +55,7 @@ class EmbeddedPostgres:
     """A PostgreSQL server in a folder, started on demand.
 
     Use it as a context manager, or call `start` and `stop`. A process that ends without calling
-    `stop` also releases the server. If a process is killed, the server keeps running, and the next
-    process that uses the folder takes it over.
+    `stop` also releases the server, even if it is killed.
 
         with EmbeddedPostgres() as server:
             psycopg.connect(server.url)
@@ -127,11 +127,13 @@ class EmbeddedPostgres:
         self._prepare_folder()
         with self._startup_lock():
             self._check_version()
+            users = self._lock_file("users.lock")
             if self._running_status() is None:
+                self._stop_without_users()
                 self._initialize()
                 self._launch()
-            self._users_lock = self._lock_file("users.lock")
-            fcntl.flock(self._users_lock, fcntl.LOCK_SH)
+            fcntl.flock(users, fcntl.LOCK_SH)
+            self._users_lock = users
         self._starter_pid = os.getpid()
         atexit.register(self.stop)
         return self
@@ -245,6 +247,23 @@ class EmbeddedPostgres:
                 if attempt == _START_ATTEMPTS or not self._pid_file.exists():
                     raise
                 time.sleep(_SECONDS_BETWEEN_ATTEMPTS)
+
+    def _stop_without_users(self) -> None:
+        """Starts the process that stops the server after its last user, if that one is killed."""
+        subprocess.run(
+            [
+                *(sys.executable, "-I", "-S", last_user.__file__, str(self._folder)),
+                *(*host.as_user(self._user), str(self.binary("pg_ctl"))),
+                *("stop", "--silent", f"--pgdata=../{self._cluster.name}", "--mode=fast"),
+            ],
+            check=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=self._run_dir,
+            # A Ctrl-C in this terminal does not reach it.
+            start_new_session=True,
+        )
 
     def _shut_down(self) -> None:
         status = self._running_status()

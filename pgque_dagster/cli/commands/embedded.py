@@ -20,8 +20,8 @@ from ..printing import show_result
 def embedded() -> None:
     """Run the embedded PostgreSQL of this folder's project.
 
-    Commands that name no database start it automatically, and stop it when nobody else uses it,
-    even if a killed process left it running.
+    Commands that name no database start it automatically. It stops when nobody uses it any more,
+    even if its users were killed.
     """
 
 
