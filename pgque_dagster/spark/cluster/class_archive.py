@@ -72,12 +72,12 @@ def use() -> None:
             os.environ[OPTIONS] = f"{_OPTIMIZE_LATER} {given} {quiet}"
             return
         logger.info("making %s in the background, with which Spark starts sooner", archive)
+        # It ends with this process at a Ctrl-C, but not at the end of a run.
         subprocess.Popen(
             ["nice", sys.executable, "-m", __name__],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,
         )
     except (OSError, RuntimeError) as error:  # No home folder is a RuntimeError.
         logger.info("Spark starts without an archive of its classes: %s", error)
@@ -153,7 +153,8 @@ def _train(archive: Path) -> None:
     folder.mkdir()
     writing = folder / "classes.jsa"
     environment = os.environ | {
-        OPTIONS: f"-XX:ArchiveClassesAtExit={writing} -Xlog:disable",
+        OPTIONS: f"-XX:ArchiveClassesAtExit={writing} -Xlog:disable -Djava.io.tmpdir={folder}",
+        "TMPDIR": str(folder),
         "PYSPARK_PYTHON": sys.executable,
     }
     try:
@@ -186,7 +187,8 @@ def _train(archive: Path) -> None:
 if __name__ == "__main__":
     if (found := _path()) is not None and not found.exists():
         # The training session has its own process group, which only ends if this process unwinds.
-        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+        for each in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(each, lambda number, _: sys.exit(128 + number))
         print(f"Making {found.name}, with which Spark starts in half the time ...", flush=True)
         if make() is None:
             print("It could not be made; Spark starts without it.", file=sys.stderr)

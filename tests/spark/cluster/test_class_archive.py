@@ -1,6 +1,7 @@
 """Sessions start from an archive of Spark's classes, or without it where it cannot be used."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -94,6 +95,20 @@ def test_a_training_that_takes_too_long_leaves_no_jvm(
     commands = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]
     assert not [command for command in commands if str(tmp_path) in " ".join(command)]
     assert not list(tmp_path.glob("*.making"))
+
+
+def test_nothing_is_left_of_an_archive_if_its_terminal_is_closed(tmp_path: Path) -> None:
+    given = {class_archive.SETTING: str(tmp_path), class_archive.OPTIONS: ""}
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{_USE}; input()"],
+        env=os.environ | given | {"PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        wait_until(lambda: list(tmp_path.glob("*.making")))
+        os.killpg(process.pid, signal.SIGHUP)
+    wait_until(lambda: not list(tmp_path.glob("*.making")))
+    assert not list(tmp_path.glob("*.jsa"))
 
 
 @pytest.mark.slow
