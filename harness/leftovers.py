@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -21,8 +22,12 @@ from pathlib import Path
 
 MARK = "PGQUE_STARTED_BY"
 
-_LOOK_SECONDS = 0.5
-_PATIENCE_SECONDS = 5
+_LOOK_SECONDS = 0.2
+_PATIENCE_SECONDS = 3.0
+_LAST = (b"/postgres\0", b"multiprocessing.resource_tracker")
+_PATIENCE_FOR_LAST = 2.0
+
+_ending: "subprocess.Popen[bytes] | None" = None
 
 
 def mark() -> str:
@@ -38,12 +43,13 @@ def end_with_this_process() -> None:
 
     Temporary files are in a new folder from now on, which is removed at the end.
     """
+    global _ending
     folder = tempfile.mkdtemp(prefix="pgque-")
     # The server may run as another user.
     Path(folder).chmod(0o1777)
     # What ends the others must not be marked itself.
     unmarked = {name: value for name, value in os.environ.items() if name != MARK}
-    subprocess.Popen(
+    _ending = subprocess.Popen(
         [sys.executable, "-I", __file__, str(os.getpid()), mark(), folder],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -52,6 +58,9 @@ def end_with_this_process() -> None:
         start_new_session=True,
     )
     os.environ["TMPDIR"] = tempfile.tempdir = folder
+    # Java does not read TMPDIR.
+    java = f'"-Djava.io.tmpdir={folder}"'
+    os.environ["SPARK_SUBMIT_OPTS"] = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {java}"
 
 
 def is_marked(process: int, entry: str) -> bool:
@@ -71,8 +80,45 @@ def marked(by: str) -> list[int]:
 
 
 def end_started() -> None:
-    """Asks all that this process has started and marked to end, and does not wait for it."""
-    _send(signal.SIGTERM, marked(os.environ[MARK]))
+    """Ends all of it at once, and this process if it has not ended soon after."""
+    if _ending is not None:
+        _ending.terminate()
+
+
+def main(parent: int, by: str, folder: str) -> None:
+    told = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: told.set())
+    while os.getppid() == parent and not told.wait(_LOOK_SECONDS):
+        pass
+    _end(by)
+    if os.getppid() == parent:
+        time.sleep(_PATIENCE_FOR_LAST)
+        if os.getppid() == parent:
+            os.kill(parent, signal.SIGKILL)
+        _end(by)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end(by: str) -> None:
+    """Ends all processes with a mark."""
+    began = time.monotonic()
+    # The first is for stopped ones. At the last, PostgreSQL does not wait for its clients, as it
+    # does at the second.
+    for number in (signal.SIGCONT, signal.SIGTERM, signal.SIGINT):
+        _send(number, marked(by))
+    # In its shutdown, a process may start another.
+    while left := marked(by):
+        waited = time.monotonic() - began
+        if waited > _PATIENCE_SECONDS + _PATIENCE_FOR_LAST:
+            _send(signal.SIGKILL, left)
+        elif waited > _PATIENCE_SECONDS:
+            kill(left)
+        time.sleep(0.1)
+
+
+def kill(processes: Iterable[int]) -> None:
+    """Kills processes, but not those that remove shared memory, and end when all others have."""
+    _send(signal.SIGKILL, (each for each in processes if not _is_last(each)))
 
 
 def _send(number: signal.Signals, processes: Iterable[int]) -> None:
@@ -81,20 +127,12 @@ def _send(number: signal.Signals, processes: Iterable[int]) -> None:
             os.kill(process, number)
 
 
-def main(parent: int, by: str, folder: str) -> None:
-    while os.getppid() == parent:
-        time.sleep(_LOOK_SECONDS)
-    # Servers and JVMs remove shared memory and files if they may end by themselves.
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    _send(signal.SIGTERM, marked(by))
-    while (left := marked(by)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    # In its shutdown, a process may start another.
-    while left:
-        _send(signal.SIGKILL, left)
-        time.sleep(0.1)
-        left = marked(by)
-    shutil.rmtree(folder, ignore_errors=True)
+def _is_last(process: int) -> bool:
+    try:
+        command = Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return any(each in command for each in _LAST)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from . import leftovers
 from .interrupts import Interrupts
-from .leftovers import is_marked
 
 _GRACE_SECONDS = 15.0
 _INTERRUPTED_SECONDS = 4.0
@@ -70,16 +70,14 @@ def end_recorded(pid_file: Path, *, marker: str) -> None:
     if not pid_file.exists():
         return
     pid = int(pid_file.read_text())
-    if is_marked(pid, marker):
+    if leftovers.is_marked(pid, marker):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + _GRACE_SECONDS
-        while is_marked(pid, marker) and time.monotonic() < deadline:
+        while leftovers.is_marked(pid, marker) and time.monotonic() < deadline:
             time.sleep(0.1)
-    for member in session_members(pid):
-        if is_marked(member, marker):
-            with suppress(ProcessLookupError):
-                os.kill(member, signal.SIGKILL)
+    members = session_members(pid)
+    leftovers.kill(each for each in members if leftovers.is_marked(each, marker))
 
 
 def session_members(session: int) -> list[int]:
@@ -102,11 +100,5 @@ def _end(process: subprocess.Popen[bytes], kind: type[BaseException] | None) -> 
         with suppress(subprocess.TimeoutExpired):
             process.wait(_INTERRUPTED_SECONDS if is_interrupted else _GRACE_SECONDS)
     finally:
-        _kill_session(process.pid)
+        leftovers.kill(session_members(process.pid))
         process.wait()
-
-
-def _kill_session(session: int) -> None:
-    for member in session_members(session):
-        with suppress(ProcessLookupError):
-            os.kill(member, signal.SIGKILL)

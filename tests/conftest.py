@@ -93,16 +93,15 @@ def pytest_configure(config: pytest.Config) -> None:
     if not Path("/proc/self/stat").exists():
         return
     if not hasattr(config, "workerinput"):
-        # It keeps those of tests that failed.
-        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
         leftovers.end_with_this_process()
     config.pluginmanager.register(ProcessorTime(config))
 
 
+# First, as to show where the signal came takes a second.
+@pytest.hookimpl(tryfirst=True)
 def pytest_keyboard_interrupt() -> None:
     """Ends the workers at once: each would first end its test, which may wait for Spark."""
-    if leftovers.MARK in os.environ and "PYTEST_XDIST_WORKER" not in os.environ:
-        leftovers.end_started()
+    leftovers.end_started()
 
 
 @pytest.hookimpl(tryfirst=True)

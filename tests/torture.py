@@ -50,7 +50,7 @@ def _run(seeds: str, report: Path) -> tuple[list[int], str | None]:
     done = subprocess.run(
         [*command, f"--junitxml={report}", "--show-capture=no"],
         cwd=ROOT,
-        env={**os.environ, "PGQUE_SEEDS": seeds, "PYTEST_DEBUG_TEMPROOT": str(report.parent)},
+        env={**os.environ, "PGQUE_SEEDS": seeds},
         stdout=subprocess.PIPE,
         text=True,
         check=False,

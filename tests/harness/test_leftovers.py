@@ -15,15 +15,27 @@ from tests.support.runner.waiting import wait_until
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = "from tests.conftest import pytest_configure, pytest_keyboard_interrupt\n"
 TEST = """
-import subprocess, time
+import subprocess, sys, time
 from tests.conftest import new_server
 
 def test_it(tmp_path_factory):
     with new_server() as server:
-        program = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-        started = tmp_path_factory.getbasetemp() / "started"
-        started.write_text(f"{server.data_dir} {server.pid} {program.pid}")
+        program = tmp_path_factory.getbasetemp() / "program.py"
+        program.write_text(PROGRAM)
+        subprocess.Popen([sys.executable, program, str(server.pid)], start_new_session=True)
         time.sleep(1000)
+"""
+# It must be killed, and its semaphore is removed after its end.
+PROGRAM = """
+import multiprocessing, os, pathlib, signal, sys, time
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)
+shared = multiprocessing.get_context("spawn").Semaphore()
+name = shared._semlock.name.replace("/", "/dev/shm/sem.")
+started = pathlib.Path(__file__).with_name("starting")
+started.write_text(f"{name} {sys.argv[1]} {os.getpid()}")
+started.rename(started.with_name("started"))
+time.sleep(1000)
 """
 
 
@@ -41,20 +53,23 @@ def test_a_signal_leaves_no_process_and_no_file(
 ) -> None:
     (tmp_path / "conftest.py").write_text(CONFIGURATION)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    (tmp_path / "test_it.py").write_text(TEST)
+    (tmp_path / "test_it.py").write_text(f"PROGRAM = {PROGRAM!r}\n{TEST}")
+    (tmp_path / "temporary").mkdir()
     with subprocess.Popen(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n1", tmp_path],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DEBUG_TEMPROOT": str(tmp_path)},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path / "temporary")},
         start_new_session=True,
     ) as tests:
         wait_until(lambda: tests.poll() is not None or any(tmp_path.rglob("started")))
         (started,) = tmp_path.rglob("started")
-        data, *processes = started.read_text().split()
+        semaphore, *processes = started.read_text().split()
+        assert Path(semaphore).exists()
         mark = f"{os.environ[MARK]}/{tests.pid}"
         assert set(map(int, processes)) <= set(marked(mark))
         send(tests.pid, number)
-    wait_until(lambda: not marked(mark) and not Path(data).exists())
+    wait_until(lambda: not marked(mark) and not list((tmp_path / "temporary").iterdir()))
+    assert not Path(semaphore).exists()
 
 
 @pytest.mark.slow
