@@ -143,6 +143,8 @@ _CANCELED = frozenset({dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCEL
 
 
 if __name__ == "__main__":
-    # Ctrl-C in the terminal of `dagster dev` reaches this process, too.
+    # Ctrl-C in the terminal of `dagster dev`, or its end, reaches this process, too.
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
     with suppress(KeyboardInterrupt):
         main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
