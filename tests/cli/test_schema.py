@@ -18,7 +18,7 @@ from pgque_dagster.cli import main
 from pgque_dagster.client import Client
 from pgque_dagster.embedded import EmbeddedPostgres
 from tests.cli.conftest import Pgque, Refused
-from tests.conftest import Server
+from tests.conftest import Server, new_server
 from tests.support.queues.events import claim, publish
 from tests.support.servers.databases import as_user, empty_database
 from tests.support.servers.logins import as_login
@@ -173,11 +173,7 @@ class TestInstalling:
         assert "orders" in run("--url", empty, "status").output
 
     def test_an_administrator_is_asked_once_for_all_roles(self) -> None:
-        with (
-            tempfile.TemporaryDirectory(prefix="pgque-test-") as path,
-            EmbeddedPostgres(Path(path) / "postgres") as server,
-            psycopg.connect(server.url, autocommit=True) as administrator,
-        ):
+        with new_server() as server, psycopg.connect(server.url, autocommit=True) as administrator:
             administrator.execute("create role plain login")
             administrator.execute("create database shop owner plain")
             plain = as_user(server.database_url("shop"), "plain")
