@@ -7,8 +7,9 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -73,6 +74,10 @@ def _use_memory_for_temporary_files() -> None:
 
 
 _use_memory_for_temporary_files()
+
+
+# Names a database that was filled by this function, given its URL.
+TemplateWith = Callable[[Callable[[str], object]], str]
 
 
 class Server(Protocol):
@@ -205,7 +210,8 @@ def server() -> Iterator[Server]:
 @contextmanager
 def new_server(folder: Path | None = None, **settings: str) -> Iterator[Postgres]:
     """One more server of that version, for tests that need it to themselves, in a folder."""
-    settings = {"wal_level": "logical", **settings}
+    # A subscription's worker that ended begins again after that time, by default 5 seconds.
+    settings = {"wal_level": "logical", "wal_retrieve_retry_interval": "50ms", **settings}
     # Not tmp_path_factory: pytest closes its folders to the user who runs the server for root.
     with (
         tempfile.TemporaryDirectory(prefix="pgque-test-", dir=folder) as place,
@@ -228,6 +234,22 @@ def administration(server: Server) -> Iterator[psycopg.Connection]:
     """A superuser's connection, open all the time: each new one costs as much as a small test."""
     with psycopg.connect(server.url, autocommit=True) as connection:
         yield connection
+
+
+@pytest.fixture(scope="session")
+def template_with(
+    server: Server, template_database: str, administration: psycopg.Connection
+) -> TemplateWith:
+    """Names databases with more in them, of which each is made once."""
+
+    @cache
+    def made(fill: Callable[[str], object]) -> str:
+        name = f"template_{fill.__name__}"
+        execute(administration, f"create database {name} template {template_database}")
+        fill(server.database_url(name))
+        return name
+
+    return made
 
 
 @pytest.fixture

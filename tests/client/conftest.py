@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator
 
+import psycopg
 import pytest
 
 from pgque_dagster.client import Client
 from pgque_dagster.client.consumer import consumer as consumers
 from tests.client.consumer.support import DONE, Queue
+from tests.conftest import Server, TemplateWith, new_database
 from tests.support.queues.sessions import db
-from tests.support.queues.sql import Connection
+from tests.support.queues.sql import Connection, connect, renew_queues
 
 __all__ = ["db"]
 
@@ -24,9 +26,28 @@ def client(database_url: str) -> Iterator[Client]:
         yield client
 
 
+def c_of_q(url: str) -> None:
+    with connect(url) as db:
+        db.make_queue()
+        db.execute(DONE)
+
+
+@pytest.fixture
+def database_url(
+    request: pytest.FixtureRequest,
+    server: Server,
+    template_database: str,
+    template_with: TemplateWith,
+    administration: psycopg.Connection,
+) -> Iterator[str]:
+    """A fresh database, with the queue of `q` if the test has that."""
+    template = template_with(c_of_q) if "q" in request.fixturenames else template_database
+    with new_database(server, template, administration) as url:
+        yield url
+
+
 @pytest.fixture
 def q(client: Client, db: Connection) -> Queue:
     """The queue q with the consumer c."""
-    db.make_queue()
-    db.execute(DONE)
+    renew_queues(db)
     return Queue(client, db)

@@ -2,20 +2,29 @@
 
 from collections.abc import Iterator
 
+import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Client
 from pgque_dagster.spark import batch as batch_module
+from tests.conftest import Server, TemplateWith, new_database
 from tests.support.queues.events import make_queue
 from tests.support.spark.attempts import BatchOf, next_batch
 
 
+def revenue_of_orders(url: str) -> None:
+    with Client(url) as client:
+        make_queue(client)
+
+
 @pytest.fixture
-def client(database_url: str) -> Iterator[Client]:
-    """A client of a database with the queue orders and its consumer revenue."""
-    with Client(database_url) as connected:
-        make_queue(connected)
+def client(
+    server: Server, template_with: TemplateWith, administration: psycopg.Connection
+) -> Iterator[Client]:
+    """A client of a fresh database with the queue orders and its consumer revenue."""
+    template = template_with(revenue_of_orders)
+    with new_database(server, template, administration) as url, Client(url) as connected:
         yield connected
 
 

@@ -38,8 +38,8 @@ ROW: dict[str, Any] = {
 
 
 @pytest.fixture
-def db(database_url: str) -> Iterator[Connection]:
-    with connect(database_url) as connection:
+def db(client: Client) -> Iterator[Connection]:
+    with connect(client.url) as connection:
         connection.execute(TABLE.encode())
         yield connection
 
@@ -65,12 +65,12 @@ def plain(row: Row) -> dict[str, Any]:
 
 
 def test_changes_have_operation_table_key_and_row_with_their_types(
-    client: Client, db: Connection, database_url: str, spark: SparkSession
+    client: Client, db: Connection, spark: SparkSession
 ) -> None:
     db.execute(CAPTURE)
     change(db)
     tick(client)
-    batch = SparkBatch(spark, claim(client), database_url)
+    batch = SparkBatch(spark, claim(client), client.url)
 
     found = batch.changes(SCHEMA, key=["id"], keep=["ev_id"], on_malformed="fail")
     inserted, updated, deleted, truncated = map(plain, found.orderBy("ev_id").collect())

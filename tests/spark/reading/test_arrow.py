@@ -38,20 +38,18 @@ def by_slices(url: str, slices: Sequence[Slice], columns: Sequence[str]) -> pa.T
 
 
 @pytest.fixture(params=[by_slices, arrow.read_table], ids=["slices", "table"])
-def read(request: pytest.FixtureRequest, client: Client, database_url: str) -> Read:
+def read(request: pytest.FixtureRequest, client: Client) -> Read:
     """Reads some columns of the open batch, in one of the ways there are."""
 
     def read(columns: Sequence[str] = arrow.EVENT_COLUMNS) -> list[tuple[object, ...]]:
-        table = request.param(database_url, read_plan(claim(client), 3).slices, columns)
+        table = request.param(client.url, read_plan(claim(client), 3).slices, columns)
         assert table.schema == arrow.arrow_schema(columns)
         return [tuple(row.values()) for row in table.to_pylist()]
 
     return read
 
 
-def test_all_columns_arrive_as_they_are_stored(
-    client: Client, database_url: str, read: Read
-) -> None:
+def test_all_columns_arrive_as_they_are_stored(client: Client, read: Read) -> None:
     publish(client, ["early"])
     claim(client).ack()
     for extras in (
@@ -60,13 +58,13 @@ def test_all_columns_arrive_as_they_are_stored(
         (None, "two", None, ""),
         ("one", "two", "three", "four"),
     ):
-        send_with_extras(database_url, None, None, None, None)
-        send_with_extras(database_url, *extras)
+        send_with_extras(client.url, None, None, None, None)
+        send_with_extras(client.url, *extras)
         tick(client)
         batch = claim(client)
 
         found = read()
-        assert sorted(found, key=str) == sorted(stored(database_url, batch.batch_id), key=str)
+        assert sorted(found, key=str) == sorted(stored(client.url, batch.batch_id), key=str)
         assert sorted(read(("ev_extra3",)), key=str) == sorted(
             ((row[8],) for row in found), key=str
         )
@@ -74,11 +72,11 @@ def test_all_columns_arrive_as_they_are_stored(
 
 
 def test_texts_arrive_as_they_are_where_sessions_have_another_encoding(
-    client: Client, database_url: str, read: Read
+    client: Client, read: Read
 ) -> None:
     """Twice: the bytes of `Ã©` in Latin-1 are those of `é` in UTF-8."""
     publish(client, ["Ã©", "é"])
-    with psycopg.connect(database_url, autocommit=True) as connection:
+    with psycopg.connect(client.url, autocommit=True) as connection:
         connection.execute(
             "do $$ begin execute format('alter database %I set client_encoding to latin1',"
             " current_database()); end $$"
@@ -98,13 +96,13 @@ def test_an_event_that_is_delivered_again_has_its_count(client: Client, read: Re
     assert read(("ev_retry", "ev_id")) == [(1, event_id)]
 
 
-def test_a_connection_that_breaks_midway_fails_the_read(client: Client, database_url: str) -> None:
+def test_a_connection_that_breaks_midway_fails_the_read(client: Client) -> None:
     client.send_batch("orders", ["x" * 100_000] * 300)
     tick(client)
     (part,) = read_plan(claim(client), 1).slices
-    batches = arrow.read_slice(database_url, part, arrow.EVENT_COLUMNS)
+    batches = arrow.read_slice(client.url, part, arrow.EVENT_COLUMNS)
     next(batches)
-    with psycopg.connect(database_url) as connection:
+    with psycopg.connect(client.url) as connection:
         connection.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity"
             " where datname = current_database() and state = 'active' and pid <> pg_backend_pid()"
@@ -115,7 +113,7 @@ def test_a_connection_that_breaks_midway_fails_the_read(client: Client, database
 
 
 def test_an_unreachable_server_is_named_with_the_host_that_tried_and_no_password(
-    client: Client, database_url: str
+    client: Client,
 ) -> None:
     publish(client, ["a"])
     slices = read_plan(claim(client), 1).slices

@@ -73,6 +73,12 @@ def make_anew(db: "Connection", **config: str) -> None:
     make_queue(db, **config)
 
 
+def renew_queues(db: "Connection") -> None:
+    """As if the queues of a template were made just now."""
+    db.execute("update pgque.tick_log set tick_time = now()")
+    db.execute("update pgque.position_log set sub_active = now()")
+
+
 def queue_id(db: "Connection", queue: str = "q") -> int:
     return value(db, "select queue_id from pgque.queue where queue_name = %s", queue)
 
