@@ -45,16 +45,16 @@ def test_time_limits_of_a_role_or_a_database_do_not_end_a_relay(source: Source) 
     limits = ["statement", "lock", "idle_in_transaction_session", "idle_session"]
     if source.db.info.server_version >= 170000:
         limits.append("transaction")
-    set_all(source, *(f"{limit}_timeout = '100ms'" for limit in limits))
-    source.db.execute("insert into t select generate_series(1, 100000)")
+    set_all(source, *(f"{limit}_timeout = '20ms'" for limit in limits))
+    source.db.execute("insert into t select generate_series(1, 20000)")
     made: list[int] = []
     with source.relay() as relay:
         other = threading.Thread(target=lambda: made.append(source.tick()))
         other.start()
         while not relay.is_wanted():
             pass
-        assert relay.move().events == 100000
-        rows(source.db, "select pg_sleep(0.2)")
+        assert relay.move().events == 20000
+        rows(source.db, "select pg_sleep(0.05)")
     other.join()
     assert len(made) == 1
 
@@ -171,9 +171,7 @@ def test_tables_are_refused_of_which_the_wal_lacks_changes(source: Source) -> No
     assert problem == "it needs alter table public.p2 set logged"
 
 
-def test_a_partition_that_was_unlogged_has_another_file(
-    source: Source,
-) -> None:
+def test_a_partition_that_was_unlogged_has_another_file(source: Source) -> None:
     source.db.execute(_PARTS)
     source.capture("p")
     facts = "select pgque.table_facts('p', 'wal') -> 'files'"

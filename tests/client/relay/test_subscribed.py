@@ -3,7 +3,6 @@
 import random
 from collections.abc import Iterator
 
-import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
@@ -15,7 +14,7 @@ from pgque_dagster.client.replicas.postgres.location import PostgresReplicas
 from pgque_dagster.client.replicas.postgres.replicate import replicate
 from pgque_dagster.client.replicas.source import expanded
 from tests.conftest import new_server
-from tests.support.queues.sql import refused
+from tests.support.queues.sql import connect, refused
 from tests.support.runner.waiting import wait_until
 from tests.support.servers.postgres import Postgres
 
@@ -54,6 +53,7 @@ class Shop:
 
     def __init__(self, vendor: Postgres, url: str) -> None:
         self.vendor, self.url = vendor.url, url
+        self._sessions = {each: connect(each) for each in (vendor.url, url)}
         self.at(vendor.url, f"drop table if exists orders; create table orders ({_COLUMNS})")
         self.at(vendor.url, "drop publication if exists orders;" + _FIRST)
         name = conninfo_to_dict(url)["dbname"]
@@ -61,13 +61,14 @@ class Shop:
         self.at(url, f"create table orders ({_COLUMNS})", create)
 
     def at(self, url: str, *statements: str) -> list[tuple[object, ...]]:
-        with psycopg.connect(url, autocommit=True) as db:
-            for statement in statements:
-                found = db.execute(statement.encode())
-            return found.fetchall() if found.description else []
+        for statement in statements:
+            found = self._sessions[url].execute(statement.encode())
+        return found.fetchall() if found.description else []
 
     def drop(self) -> None:
         self.at(self.url, f"drop subscription {conninfo_to_dict(self.url)['dbname']}")
+        for session in self._sessions.values():
+            session.close()
 
     def rows(self, url: str, table: str = "orders") -> list[tuple[object, ...]]:
         return self.at(url, f"select * from {table} order by id")
@@ -103,11 +104,11 @@ def test_a_replica_follows_a_table_of_a_server_in_which_nothing_is_installed(sho
         assert capture_new(client, QUEUE, [spec]) == {"public.orders": True}
         client.register_consumer(QUEUE, CONSUMER)
     shop.catch_up()
-    for _ in range(5):
+    for number in range(3):
         for _ in range(20):
             statement = chance.choice(_STATEMENTS).format(id=chance.randrange(300))
             shop.at(shop.vendor, statement)
-        if chance.random() < 0.5:
+        if number == 1:
             # The worker begins again.
             shop.at(shop.url, "select pg_terminate_backend(pid) from pg_stat_subscription")
         shop.catch_up()
