@@ -173,10 +173,7 @@ class TestAck:
         assert is_open(q, batch)
 
     def test_after_an_error_of_the_callers_own_statement_the_client_goes_on(self, q: Queue) -> None:
-        with (
-            pytest.raises(psycopg.errors.UndefinedFunction),
-            q.client.transaction() as connection,
-        ):
+        with pytest.raises(psycopg.errors.UndefinedFunction), q.client.transaction() as connection:
             q.client.send("q", "ghost")
             connection.execute("select no_such_function()")
         q.client.send("q", "real")
@@ -273,12 +270,7 @@ class TestDeadLetters:
 
     def test_each_filter_fits_or_not(self, given_up: Client) -> None:
         now = datetime.now(UTC)
-        for filters in (
-            {"reason": "late"},
-            {"type": "other"},
-            {"since": now + HOUR},
-            {"limit": 0},
-        ):
+        for filters in ({"reason": "late"}, {"type": "other"}, {"since": now + HOUR}, {"limit": 0}):
             assert given_up.replay_dead_letters("q", **filters) == (0, 0, None), filters
         fitting = given_up.replay_dead_letters(
             "q", reason="torn", type="default", since=now - HOUR, limit=1

@@ -34,16 +34,18 @@ LATER = datetime.now(UTC) + timedelta(days=1)
 @contextmanager
 def encoded_database(server: Server, encoding: str) -> Iterator[str]:
     """A database of an encoding, with the queue q and its consumer c."""
-    administer(server, f"create database t_enc encoding '{encoding}' locale 'C' template template0")
-    url = server.database_url("t_enc")
+    name = f"t_{encoding.lower()}"
+    options = f"encoding '{encoding}' locale 'C' template template0"
+    administer(server, f"create database {name} {options}")
+    url = server.database_url(name)
     installer.install(url)
     with connect(url) as db:
         db.make_queue()
     yield url
-    administer(server, "drop database t_enc with (force)")
+    administer(server, f"drop database {name} with (force)")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def ascii_url(server: Server) -> Iterator[str]:
     """A database that stores bytes of any encoding, with a queue and one event."""
     with encoded_database(server, "SQL_ASCII") as url, connect(url) as db:
@@ -53,7 +55,11 @@ def ascii_url(server: Server) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=[("LATIN1", "\u00e9"), ("EUC_JP", "\u65e5\u2460")], ids=["latin1", "euc_jp"])
+@pytest.fixture(
+    scope="module",
+    params=[("LATIN1", "\u00e9"), ("EUC_JP", "\u65e5\u2460")],
+    ids=["latin1", "euc_jp"],
+)
 def narrow(request: pytest.FixtureRequest, server: Server) -> Iterator[tuple[str, str]]:
     """A database whose encoding has few characters, and some of them."""
     with encoded_database(server, request.param[0]) as url:
@@ -156,13 +162,12 @@ def test_a_character_that_the_database_lacks_is_named_and_nothing_is_sent(
         assert [message.json() for message in batch.events()] == [{"a": lacking}]
 
 
-@pytest.mark.parametrize("encoding", ["latin1", "utf-8", "ascii"])
+@pytest.mark.parametrize("encoding", ["latin1", "ascii"])
 def test_a_command_writes_in_the_terminals_encoding(q: Queue, encoding: str) -> None:
     environment = {**os.environ, "PGQUE_URL": q.url, "PYTHONIOENCODING": encoding}
     command = [sys.executable, "-m", "pgque_dagster.cli"]
     payload = '"\u20ac \u00e9 \U0001f600"'
-    subprocess.run([*command, "send", "q", payload], env=environment, check=True)
-    q.tick()
+    q.send(payload)
 
     def shown(*options: str) -> str:
         peek = [*command, "peek", "q", *options]

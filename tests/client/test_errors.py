@@ -172,12 +172,7 @@ PROVOKED: list[tuple[str, Callable[[Queue], object], type[PgqueError], str]] = [
     ("", lambda q: q.client.send("q", "a\0b"), MalformedPayload, "NUL"),
     ("", lambda q: q.client.finish_batch(2**63), InvalidArgument, "out of range"),
     ("", lambda q: q.client.dead_letters("q", 2**31), SchemaMissing, "a size that"),
-    (
-        "",
-        in_transaction(READ_ONLY, Client.maint),
-        DatabaseUnready,
-        "connect to the primary",
-    ),
+    ("", in_transaction(READ_ONLY, Client.maint), DatabaseUnready, "connect to the primary"),
     (
         "select pgque.set_queue_config('q', 'disable_insert', 'true')",
         lambda q: q.client.send("q", "x"),
@@ -220,12 +215,7 @@ PROVOKED: list[tuple[str, Callable[[Queue], object], type[PgqueError], str]] = [
     ("", sql("update pgque.config set schema_version = '0.0.1'"), NewerInstalled, "0.0.1"),
     ("", ticks_before_the_position, TicksUnavailable, "has finished tick 2"),
     ("", deployment_of_another, CallRefused, "move_to_deployment"),
-    (
-        "",
-        lambda q: [q.send("a"), q.client.seek("q", "c", "latest")],
-        SkipsEvents,
-        "i_skip => true",
-    ),
+    ("", lambda q: [q.send("a"), q.client.seek("q", "c", "latest")], SkipsEvents, "i_skip => true"),
     ("", staging_that_was_published, StagingLost, "write the events again"),
     (
         "",
@@ -269,11 +259,7 @@ PROVOKED: list[tuple[str, Callable[[Queue], object], type[PgqueError], str]] = [
     [pytest.param(*case, id=f"{case[2].__name__}-{case[3]}") for case in PROVOKED],
 )
 def test_each_cause_has_its_error_in_one_line(
-    q: Queue,
-    before: str,
-    provoke: Callable[[Queue], object],
-    error: type[PgqueError],
-    words: str,
+    q: Queue, before: str, provoke: Callable[[Queue], object], error: type[PgqueError], words: str
 ) -> None:
     q.db.execute(before.encode())
     with pytest.raises(PgqueError) as caught:
@@ -316,9 +302,7 @@ def test_a_length_of_time_is_a_timedelta_above_zero(q: Queue) -> None:
 class TestRights:
     """A refused call names the role to grant."""
 
-    def test_each_function_that_is_called_belongs_to_the_role_that_the_grants_give_it(
-        self,
-    ) -> None:
+    def test_each_function_that_is_called_belongs_to_the_role_that_the_grants_give_it(self) -> None:
         # The functions that statements in the package call; texts that show one to the user too.
         texts = [path.read_text() for path in Path(pgque_dagster.__file__).parent.rglob("*.py")]
         called = {name for text in texts for name in re.findall(r"\bpgque\.(\w+)\(", text)}
@@ -357,10 +341,7 @@ class TestRights:
             with pytest.raises(PermissionDenied, match="grant pgque_admin"), reader.transaction():
                 reader.run(Call("select pgque.maint()", (), nothing))
         words = r'schema pgque.*grant pgque_writer to "login"'
-        with (
-            Client(as_login(database_url)) as nobody,
-            pytest.raises(PermissionDenied, match=words),
-        ):
+        with Client(as_login(database_url)) as nobody, pytest.raises(PermissionDenied, match=words):
             nobody.send("orders", "x")
         assert grant("pgque_reader", 'o"dd') == 'grant pgque_reader to "o""dd";'
 

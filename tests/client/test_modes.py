@@ -64,8 +64,8 @@ def alter_adapters(connection: Any) -> None:
     set_json_loads(lambda data: "odd", connection)
 
 
-def setting(name: str, value: str) -> Mode:
-    return Mode({"options": f"-c {name}={value}"})
+def settings(**given: str) -> Mode:
+    return Mode({"options": " ".join(f"-c {name}={value}" for name, value in given.items())})
 
 
 async def set_attributes(connection: Any) -> None:
@@ -77,31 +77,31 @@ async def set_attributes(connection: Any) -> None:
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
 
 
+# What does not concern the same part of a call is in one mode.
 MODES = {
     "plain": Mode(),
-    "dict_row": Mode({"row_factory": dict_row}),
-    "client_cursor": Mode({"cursor_factory": "ClientCursor"}),
-    "raw_cursor": Mode({"cursor_factory": "RawCursor"}),
-    "prepared": Mode({"prepare_threshold": 0}),
-    "never_prepared": Mode({"prepare_threshold": None}),
+    "client_cursor": Mode({"row_factory": dict_row, "cursor_factory": "ClientCursor"}),
+    "raw_cursor": Mode({"cursor_factory": "RawCursor", "prepare_threshold": 0}),
     "pipeline": Mode(is_pipeline=True),
-    "pool": Mode(is_pool=True),
-    "pool_of_latin1": Mode({"client_encoding": "latin1"}, is_pool=True),
-    "latin1": Mode({"client_encoding": "latin1"}),
+    "pool": Mode({"client_encoding": "latin1"}, is_pool=True),
+    "latin1": Mode({"client_encoding": "latin1", "prepare_threshold": None}),
     "sql_ascii": Mode({"client_encoding": "sql_ascii"}),
     "latin1_pipeline": Mode({"client_encoding": "latin1"}, is_pipeline=True),
     "adapters": Mode(prepare=alter_adapters),
     "attributes": Mode(prepare=set_attributes),
-    "datestyle": setting("datestyle", "german"),
-    "intervalstyle": setting("intervalstyle", "sql_standard"),
-    "named_zone": setting("timezone", "Asia/Kathmandu"),
-    "posix_zone": setting("timezone", "<+03>-3"),
-    "repeatable_read": setting("default_transaction_isolation", "repeatable\\ read"),
-    "deferrable": setting("default_transaction_deferrable", "on"),
-    "no_search_path": setting("search_path", ""),
-    "old_strings": setting("standard_conforming_strings", "off"),
-    "array_nulls": setting("array_nulls", "off"),
-    "bytea_output": setting("bytea_output", "escape"),
+    "repeatable_read": settings(
+        default_transaction_isolation="repeatable\\ read", timezone="<+03>-3"
+    ),
+    "settings": settings(
+        datestyle="german",
+        intervalstyle="sql_standard",
+        timezone="Asia/Kathmandu",
+        default_transaction_deferrable="on",
+        search_path="",
+        standard_conforming_strings="off",
+        array_nulls="off",
+        bytea_output="escape",
+    ),
 }
 
 
@@ -111,7 +111,7 @@ def cases() -> Iterator[Any]:
         for way, (face, autocommit) in enumerate(
             itertools.product((Client, AsyncClient), (True, False))
         ):
-            is_default = way == number % 4 or mode in ("plain", "pipeline")
+            is_default = way == number % 4 or mode == "pipeline"
             yield pytest.param(
                 *(mode, face, autocommit),
                 marks=() if is_default else pytest.mark.slow,

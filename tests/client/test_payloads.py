@@ -12,7 +12,7 @@ from typing import Any
 
 import pydantic
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgque_dagster.client import InvalidArgument, MalformedPayload, Message, encoding
@@ -118,7 +118,7 @@ values = st.recursive(
     | st.dates()
     | st.decimals(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner),
-    max_leaves=20,
+    max_leaves=10,
 )
 
 
@@ -129,6 +129,7 @@ def written(payload: Any) -> Any:
         return InvalidArgument
 
 
+@settings(max_examples=50)
 @given(st.lists(values))
 def test_a_payload_is_the_same_with_and_without_orjson(payload: list[Any]) -> None:
     with_orjson = written(payload)

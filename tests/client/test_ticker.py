@@ -59,7 +59,7 @@ def test_it_survives_killed_sessions_and_errors_that_pass(q: Queue) -> None:
             q.db.rows(
                 "select pg_terminate_backend(pid) from pg_stat_activity"
                 " where datname = current_database() and pid <> pg_backend_pid()"
-                " and backend_type = 'client backend'",
+                " and backend_type = 'client backend'"
             )
         wait_for_ticks(q, 1)
         q.db.execute("alter table pgque.tick_log rename to tick_away")

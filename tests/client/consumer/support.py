@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any
 
 from pgque_dagster.client import Batch, Client, Consumer, Message
-from pgque_dagster.client.ticks import next_tick
 from tests.support.queues.sql import PATIENCE_SECONDS, Connection
 from tests.support.runner.waiting import wait_until
 
@@ -18,15 +17,6 @@ def send(client: Client, db: Connection, *events: Any) -> None:
     """Sends events as one batch."""
     client.send_batch("q", events)
     db.tick()
-
-
-def is_acked(client: Client, queue: str = "q", consumer: str = "c") -> bool:
-    """Whether the consumer has finished all batches."""
-    with Client(client.url) as another:
-        return (
-            another.lease_info(queue, consumer) is None
-            and another.run(next_tick(queue, consumer)) is None
-        )
 
 
 def expire_leases(db: Connection) -> None:
@@ -92,7 +82,13 @@ class Queue:
         return Consumer(self.url, **options)
 
     def is_acked(self) -> bool:
-        return is_acked(self.client)
+        """Whether the consumer has finished all batches."""
+        question = (
+            "select not exists (select from pgque.get_lease_info('q', 'c'))"
+            " and pgque.next_tick('q', 'c', null, null) is null"
+        )
+        found: bool = self.db.value(question)
+        return found
 
     def run(self, consumer: Consumer) -> None:
         """Runs it until it has acked all."""

@@ -9,14 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgque_dagster.client import (
-    Consumer,
-    ConsumerNotFound,
-    Delivery,
-    Event,
-    HandlerMissing,
-    Limits,
-)
+from pgque_dagster.client import Consumer, ConsumerNotFound, Delivery, Event, HandlerMissing, Limits
 from pgque_dagster.client.consumer import consumer as consumers
 from tests.client.consumer.support import (
     Queue,

@@ -1,6 +1,7 @@
 """A handler that is written wrongly loses no event: it is refused, or only its event fails."""
 
 import functools
+import itertools
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -9,12 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgque_dagster.client import (
-    Consumer,
-    Delivery,
-    InvalidArgument,
-    TransactionEnded,
-)
+from pgque_dagster.client import Consumer, Delivery, InvalidArgument, TransactionEnded
 from tests.client.consumer.support import Queue, run_until_error
 
 
@@ -46,15 +42,11 @@ class AsyncObject:
 HALF_DONE: list[Any] = [decorated, returns_a_generator, returns_an_async_generator, AsyncObject()]
 
 
-class TestResults:
-    @pytest.mark.parametrize("handler", HALF_DONE)
-    @pytest.mark.parametrize("transactional", [False, True])
-    def test_a_result_that_nothing_runs_stops_the_consumer_without_an_ack(
-        self, q: Queue, handler: Any, transactional: bool
-    ) -> None:
+def test_a_result_that_nothing_runs_stops_the_consumer_without_an_ack(q: Queue) -> None:
+    q.send("1")
+    for handler, transactional in itertools.product(HALF_DONE, (False, True)):
         consumer = q.consumer()
         consumer.on(transactional=transactional)(handler)
-        q.send("1")
         error = run_until_error(consumer)
         assert isinstance(error, InvalidArgument)
         assert getattr(handler, "__name__", "AsyncObject") in str(error)
@@ -122,34 +114,35 @@ ENDINGS: list[list[str]] = [
 
 
 class TestTransactions:
-    @pytest.mark.parametrize("ending", ENDINGS, ids=" ".join)
     def test_a_handler_that_ends_the_transaction_stops_the_consumer_without_an_ack(
-        self, q: Queue, ending: list[str]
+        self, q: Queue
     ) -> None:
-        consumer = q.consumer()
         handled: list[str | None] = []
+        ending: list[str] = []
 
-        @consumer.on(transactional=True)
         def handle(message: Delivery, connection: Any) -> None:
             handled.append(message.payload)
-            if message.payload == "2":
-                for statement in ending:
-                    if statement == "raise":
-                        raise ValueError
-                    if statement == "nack":
-                        message.nack()
-                    elif statement == "dead letter":
-                        message.dead_letter("no")
-                    else:
-                        connection.execute(statement)
+            for statement in ending if message.payload == "2" else ():
+                if statement == "raise":
+                    raise ValueError
+                if statement == "nack":
+                    message.nack()
+                elif statement == "dead letter":
+                    message.dead_letter("no")
+                else:
+                    connection.execute(statement)
 
         q.send("1", "2", "3")
-        error = run_until_error(consumer)
-        assert isinstance(error, TransactionEnded)
-        assert "handle" in str(error)
-        assert handled == ["1", "2"]
-        assert not q.is_acked()
-        assert q.retried() == []
+        for ending in ENDINGS:
+            handled.clear()
+            consumer = q.consumer()
+            consumer.on(transactional=True)(handle)
+            error = run_until_error(consumer)
+            assert isinstance(error, TransactionEnded), ending
+            assert "handle" in str(error)
+            assert handled == ["1", "2"], ending
+            assert not q.is_acked()
+            assert q.retried() == []
 
     def test_only_the_event_fails_whose_handler_goes_on_after_an_sql_error(self, q: Queue) -> None:
         consumer = q.consumer()

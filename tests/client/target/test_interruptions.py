@@ -15,12 +15,7 @@ from tests.support.queues.sql import connect
 from tests.support.runner.waiting import wait_until
 
 EVENTS = ["a", "bad", "b", "c"]
-CASES = [
-    ("batch", BEFORE_COMMIT),
-    ("batch", BEFORE_ACK),
-    ("mover", BEFORE_COMMIT),
-    pytest.param("mover", BEFORE_ACK, marks=pytest.mark.slow),
-]
+SLOW_CASES = [("batch", BEFORE_COMMIT), ("mover", BEFORE_ACK)]
 
 
 @pytest.fixture(autouse=True)
@@ -54,14 +49,29 @@ def finish_with_another(other: Target, kind: str) -> None:
     assert applied(other, kind) == Counter(EVENTS)
 
 
-@pytest.mark.parametrize(("kind", "point"), CASES)
+@pytest.mark.parametrize(
+    ("kind", "point"),
+    [
+        ("batch", BEFORE_ACK),
+        ("mover", BEFORE_COMMIT),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW_CASES),
+    ],
+)
 def test_killed(q: Queue, other: Target, tmp_path: Path, kind: str, point: str) -> None:
     q.send(*EVENTS)
     with driver(kind, other, tmp_path, point, signal.SIGKILL):
         finish_with_another(other, kind)
 
 
-@pytest.mark.parametrize(("kind", "point"), CASES)
+@pytest.mark.parametrize(
+    ("kind", "point"),
+    [
+        ("batch", BEFORE_COMMIT),
+        ("batch", BEFORE_ACK),
+        ("mover", BEFORE_COMMIT),
+        pytest.param("mover", BEFORE_ACK, marks=pytest.mark.slow),
+    ],
+)
 def test_stopped_past_its_lease_and_continued(
     q: Queue, other: Target, tmp_path: Path, kind: str, point: str
 ) -> None:
@@ -92,7 +102,7 @@ def test_a_target_that_ends_all_sessions_is_reached_again(q: Queue, other: Targe
         wait_until(q.is_acked)
         other.db.value(
             "select count(pg_terminate_backend(pid)) from pg_stat_activity"
-            " where datname = current_database() and pid <> pg_backend_pid()",
+            " where datname = current_database() and pid <> pg_backend_pid()"
         )
         q.send("b")
         wait_until(lambda: bool(errors) or q.is_acked())

@@ -1,5 +1,7 @@
 """A batch is applied in another database exactly once, or nothing is until somebody decides."""
 
+import itertools
+from functools import partial
 from typing import Any
 
 import pytest
@@ -211,24 +213,24 @@ class TestBadInput:
         assert isinstance(error, TargetRefused) and "duplicate key" in str(error)
         assert not q.is_acked()
 
-    @pytest.mark.parametrize("statement", ["commit", "rollback"])
-    @pytest.mark.parametrize("is_bulk", [True, False])
     def test_a_function_that_ends_the_transaction_is_refused(
-        self, q: Queue, target: Target, statement: str, is_bulk: bool
+        self, q: Queue, target: Target
     ) -> None:
-        def apply(messages: Any, connection: Any) -> None:
+        def end(statement: str, messages: Any, connection: Any) -> None:
             connection.execute(statement)
 
         q.send("a")
-        whole = apply if is_bulk else None
-        consumer = Consumer(q.url, "q", "c", target=target.url, apply=whole)
-        if is_bulk:
-            with pytest.raises(InvalidArgument, match="without handlers"):
-                consumer.on()(print)
-        else:
-            consumer.on()(lambda message, connection: connection.execute(statement) and None)
-        assert isinstance(run_until_error(consumer), TransactionEnded)
-        assert not q.is_acked()
+        for statement, is_whole in itertools.product(("commit", "rollback"), (True, False)):
+            apply = partial(end, statement)
+            whole = apply if is_whole else None
+            consumer = Consumer(q.url, "q", "c", target=target.url, apply=whole)
+            if is_whole:
+                with pytest.raises(InvalidArgument, match="without handlers"):
+                    consumer.on()(print)
+            else:
+                consumer.on()(apply)
+            assert isinstance(run_until_error(consumer), TransactionEnded)
+            assert not q.is_acked()
 
 
 def test_a_batch_that_an_earlier_version_applied_in_part_stops_the_consumer(
