@@ -5,12 +5,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pyspark
 import pytest
+from pyspark.sql import SparkSession
 
-from pgque_dagster.spark.cluster import class_archive
+from pgque_dagster.spark.cluster import class_archive, session
 from tests.support.runner.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
@@ -43,10 +45,20 @@ def _run(folder: Path, script: str, log: Path | None = None, **environment: str)
     return done.stdout + done.stderr
 
 
-def test_a_session_shares_the_classes_of_the_archive(tmp_path: Path) -> None:
-    log = tmp_path / "classes"
-    assert "rows 7" in _run(tmp_path, _COUNT, log)
-    assert log.read_text().count("shared objects file (top)") > 3000
+def test_a_session_shares_the_classes_of_the_archive(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = class_archive.make()
+    jvm = spark._jvm
+    assert jvm is not None
+    maps = Path(f"/proc/{jvm.ProcessHandle.current().pid()}/maps").read_text()
+    assert str(archive) in maps
+
+    # A process that opens its first session asks for it.
+    monkeypatch.setattr(session, "_opened", None)
+    monkeypatch.delenv(class_archive.OPTIONS)
+    session.open_session(SimpleNamespace(spark_session=spark))
+    assert f"-XX:SharedArchiveFile={archive}" in os.environ[class_archive.OPTIONS]
 
 
 @pytest.mark.slow

@@ -78,11 +78,7 @@ def published(client: Client) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("cluster", "executors"),
-    [
-        (None, 1),
-        (connect_server, 1),
-        (standalone, 2),
-    ],
+    [(None, 1), (connect_server, 1), (standalone, 2)],
     ids=["local", "connect", "standalone"],
 )
 def test_each_event_counts_once_wherever_spark_runs(
