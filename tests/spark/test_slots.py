@@ -61,12 +61,12 @@ def read(spark: SparkSession, batch: Batch, url: str) -> list[Row]:
 def test_the_slots_together_have_each_event_once(
     parted: Client, spark: SparkSession, way: str
 ) -> None:
-    publish(parted, *range(60))
+    publish(parted, *range(30))
 
     found = [read(spark, claimed(parted, slot), parted.url) for slot in ("0/2", "1/2")]
 
     assert not {key for key, _ in found[0]} & {key for key, _ in found[1]}
-    assert sorted(found[0] + found[1]) == sorted((key, n) for key in KEYS for n in range(60))
+    assert sorted(found[0] + found[1]) == sorted((key, n) for key in KEYS for n in range(30))
 
 
 def test_slots_store_side_by_side(parted: Client, spark: SparkSession, tmp_path: Path) -> None:

@@ -100,10 +100,7 @@ ORDERS: dict[str, dict[str, Any] | str] = {
     _NEEDED + ',"lines":[],"tags":{}}': {**_READ, "lines": [], "tags": []},
     _NEEDED + ',"lines":[{"sku":"a","price":"1.5"},{"sku":"b","price":1e1}]}': {
         **_READ,
-        "lines": [
-            {"sku": "a", "price": Decimal("1.50")},
-            {"sku": "b", "price": Decimal("10.00")},
-        ],
+        "lines": [{"sku": "a", "price": Decimal("1.50")}, {"sku": "b", "price": Decimal("10.00")}],
     },
     _NEEDED + ',"tags":{"a":{"n":1},"b":{"n":2}}}': {
         **_READ,
@@ -135,11 +132,7 @@ ORDERS: dict[str, dict[str, Any] | str] = {
 
 _ODD_NAMES = fields(**{"e.f": INT64, "": INT64, "ü`": INT64})
 OTHERS = [
-    Case(
-        _ODD_NAMES,
-        r'{"e.f":2,"":3,"\u00fc`":4}',
-        {"e.f": 2, "": 3, "ü`": 4},
-    ),
+    Case(_ODD_NAMES, r'{"e.f":2,"":3,"\u00fc`":4}', {"e.f": 2, "": 3, "ü`": 4}),
     Case(fields(id=INT64, ID=INT64), '{"ID":2,"id":1}', {"id": 1, "ID": 2}),
     Case(
         fields(x=LOCAL),

@@ -106,16 +106,7 @@ USES: dict[str, Callable[[DataFrame], object]] = {
 
 
 # Spark executes the others as it does one of the rest.
-ALWAYS = {
-    "never",
-    "whole",
-    "limited",
-    "no columns",
-    "twice",
-    "some partitions",
-    "cached",
-    "failing",
-}
+ALWAYS = {"never", "limited", "twice", "failing"}
 
 
 @pytest.mark.parametrize(
@@ -134,7 +125,7 @@ def test_all_malformed_events_are_set_aside_whatever_is_done_with_the_dataframe(
     batch.close()
 
 
-@pytest.mark.parametrize("use", ["never", "whole"])
+@pytest.mark.parametrize("use", [pytest.param("never", marks=pytest.mark.slow), "whole"])
 def test_too_many_malformed_events_fail_the_ack_whatever_is_done_with_the_dataframe(
     opened: Opened, use: str
 ) -> None:
@@ -168,7 +159,7 @@ def test_a_whole_read_leaves_nothing_to_read_for_the_check_and_its_reports_go_wi
     assert len(slices_module._accumulator(spark.sparkContext).value) == before - 3
 
 
-@pytest.mark.parametrize("kind", [Late, SparkBatch])
+@pytest.mark.parametrize("kind", [Late, pytest.param(SparkBatch, marks=pytest.mark.slow)])
 def test_events_too_large_for_a_report_are_found_all_the_same(
     client: Client, opened: Opened, kind: type[SparkBatch]
 ) -> None:

@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from pgque_dagster.client import Client, InvalidArgument, MalformedPayload
 from pgque_dagster.spark import parse_changes, parse_payloads
 from pgque_dagster.spark.cluster.executor_errors import executor_error
-from tests.spark.payload.payload_batches import SCHEMAS, wrong
 from tests.support.queues.events import publish, tick
 from tests.support.spark.streams import PATIENCE_SECONDS, Stream
 
@@ -37,20 +36,6 @@ def collected(stream: Stream, parse: Parse) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     stream.drain(lambda events, _: found.extend(parse(events).toArrow().to_pylist()))
     return found
-
-
-def test_a_stream_is_read_as_the_corpus_says(
-    client: Client, stream: Stream, tmp_path: Path
-) -> None:
-    schema, some = SCHEMAS[0]
-    expected = dict(zip(publish(client, [case.payload for case in some]), some, strict=True))
-
-    def parse(events: DataFrame) -> DataFrame:
-        return parse_payloads(events, schema, keep=["ev_id"], on_malformed="keep")
-
-    found = streamed(stream, parse, tmp_path / "stored").toArrow().to_pylist()
-
-    assert wrong(found, expected) == []
 
 
 def test_a_query_fails_at_a_malformed_event_which_comes_again_and_can_be_kept(
@@ -79,35 +64,22 @@ def test_a_query_fails_at_a_malformed_event_which_comes_again_and_can_be_kept(
     ]  # fmt: skip
 
 
-def test_a_malformed_event_in_foreach_batch_ends_the_query_by_default(
-    client: Client, stream: Stream
-) -> None:
-    publish(client, ["no JSON"])
+UNREADABLE: list[tuple[dict[str, Any], str]] = [
+    ({"schema": ""}, "no field"),
+    ({"schema": "id interval day"}, "id is of type interval day"),
+    ({"keep": ["ev_what"]}, "the events have no column ev_what, only ev_id, ev_data, more"),
+    ({"keep": ["more"], "schema": "More string"}, "More is both a payload field"),
+    ({"on_malformed": "keep", "schema": "ev_malformed int"}, "ev_malformed is both a payload"),
+    ({"on_malformed": "dead_letter"}, "on_malformed is 'dead_letter'.*no ack.*SparkBatch"),
+]
 
-    with pytest.raises(StreamingQueryException) as raised:
-        collected(stream, lambda events: parse_payloads(events, ORDER))
 
-    assert isinstance(executor_error(raised.value), MalformedPayload)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"schema": ""}, "no field"),
-        ({"schema": "id interval day"}, "id is of type interval day"),
-        ({"keep": ["ev_what"]}, "the events have no column ev_what, only ev_id, ev_data, more"),
-        ({"keep": ["more"], "schema": "More string"}, "More is both a payload field"),
-        ({"on_malformed": "keep", "schema": "ev_malformed int"}, "ev_malformed is both a payload"),
-        ({"on_malformed": "dead_letter"}, "on_malformed is 'dead_letter'.*no ack.*SparkBatch"),
-    ],
-)
-def test_what_cannot_be_read_so_is_refused_at_once(
-    spark: SparkSession, options: dict[str, Any], message: str
-) -> None:
+def test_what_cannot_be_read_so_is_refused_at_once(spark: SparkSession) -> None:
     events = spark.createDataFrame([], "ev_id bigint, ev_data string, more string")
 
-    with pytest.raises(InvalidArgument, match=message):
-        parse_payloads(events, **{"schema": ORDER, **options})
+    for options, message in UNREADABLE:
+        with pytest.raises(InvalidArgument, match=message):
+            parse_payloads(events, **{"schema": ORDER, **options})
     with pytest.raises(InvalidArgument, match="no column ev_data, only ev_id"):
         parse_payloads(events.select("ev_id"), ORDER)
 
@@ -126,11 +98,7 @@ def test_a_field_may_be_named_like_an_event_column(spark: SparkSession) -> None:
 
 
 def test_changes_in_foreach_batch_are_rows_or_have_a_reason(client: Client, stream: Stream) -> None:
-    for kind, row in (
-        ("insert", '{"id":1,"note":"x"}'),
-        ("truncate", ""),
-        ("update", '{"id":2}'),
-    ):
+    for kind, row in (("insert", '{"id":1,"note":"x"}'), ("truncate", ""), ("update", '{"id":2}')):
         client.send("orders", row, type=kind)
     tick(client)
 
@@ -147,25 +115,6 @@ def test_changes_in_foreach_batch_are_rows_or_have_a_reason(client: Client, stre
     ]
 
 
-def test_a_stream_fails_at_a_malformed_change_and_stores_nothing(
-    client: Client, stream: Stream, tmp_path: Path
-) -> None:
-    client.send("orders", '{"id":1}', type="insert")
-    bad = client.send("orders", '{"id":"x"}', type="insert")
-    tick(client)
-
-    def parse(events: DataFrame) -> DataFrame:
-        return parse_changes(events, "id int", key=["id"]).select("operation", "row.id")
-
-    with pytest.raises(StreamingQueryException) as caught:
-        streamed(stream, parse, tmp_path / "output")
-
-    cause = executor_error(caught.value)
-    assert isinstance(cause, MalformedPayload)
-    assert f"event {bad}: Expected `int`" in str(cause)
-    assert not list((tmp_path / "output").glob("*.parquet"))
-
-
 def test_what_a_stream_of_changes_cannot_do_is_named(spark: SparkSession) -> None:
     columns = "ev_id bigint, ev_type string, ev_data string"
     refused: list[tuple[str, dict[str, Any], str]] = [
@@ -176,3 +125,10 @@ def test_what_a_stream_of_changes_cannot_do_is_named(spark: SparkSession) -> Non
     for ddl, options, told in refused:
         with pytest.raises(InvalidArgument, match=told):
             parse_changes(spark.createDataFrame([], ddl), "id int", key=["id"], **options)
+    changes = spark.createDataFrame(
+        [(7, "insert", '{"id":"x"}', "t")], f"{columns}, ev_extra1 string"
+    )
+    with pytest.raises(PySparkException) as caught:
+        parse_changes(changes, "id int", key=["id"]).collect()
+    assert isinstance(cause := executor_error(caught.value), MalformedPayload)
+    assert "event 7: Expected `int" in str(cause)

@@ -121,22 +121,20 @@ def test_a_payload_of_100_mb_is_read(client: Client, spark: SparkSession) -> Non
 
 
 BATCH = {"url": "x", "batch_id": "1"}
+WRONG = [
+    ({"batch_id": "1"}, "lacks the option url"),
+    ({}, "lacks the option url and batch_id"),
+    ({**BATCH, "batch_id": "one"}, "batch_id of format"),
+    ({**BATCH, "slices": "0"}, "slices of format"),
+    ({**BATCH, "slice": "8"}, "no option 'slice'. Did you mean slices"),
+    ({"url": "x", "batchid": "1"}, "no option 'batchid'. Did you mean batch_id"),
+    ({**BATCH, "zzz": "1"}, "no option 'zzz'. Its options are batch_id, "),
+    ({**BATCH, "columns": "ev_id, password"}, "option columns of .* no column 'password'"),
+    ({**BATCH, "columns": "ev_id,ev_date"}, "no column 'ev_date'. Did you mean ev_data"),
+]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"batch_id": "1"}, "lacks the option url"),
-        ({}, "lacks the option url and batch_id"),
-        ({**BATCH, "batch_id": "one"}, "batch_id of format"),
-        ({**BATCH, "slices": "0"}, "slices of format"),
-        ({**BATCH, "slice": "8"}, "no option 'slice'. Did you mean slices"),
-        ({"url": "x", "batchid": "1"}, "no option 'batchid'. Did you mean batch_id"),
-        ({**BATCH, "zzz": "1"}, "no option 'zzz'. Its options are batch_id, "),
-        ({**BATCH, "columns": "ev_id, password"}, "option columns of .* no column 'password'"),
-        ({**BATCH, "columns": "ev_id,ev_date"}, "no column 'ev_date'. Did you mean ev_data"),
-    ],
-)
-def test_a_wrong_option_is_named(options: dict[str, str], message: str) -> None:
-    with pytest.raises(InvalidArgument, match=message):
-        ReadOptions.parse(options)
+def test_a_wrong_option_is_named() -> None:
+    for options, message in WRONG:
+        with pytest.raises(InvalidArgument, match=message):
+            ReadOptions.parse(options)

@@ -9,10 +9,7 @@ import pytest
 from pgque_dagster.client import BatchLeased, Client, ConsumerNotFound, InvalidArgument
 from pgque_dagster.client.ticks import claim_ticks
 from pgque_dagster.spark.data_source import stream_reader
-from pgque_dagster.spark.streaming.reader import (
-    CheckpointMismatch,
-    PgqueStreamReader,
-)
+from pgque_dagster.spark.streaming.reader import CheckpointMismatch, PgqueStreamReader
 from tests.support.queues.events import publish, tick
 from tests.support.queues.sql import connect, rotate, stored_payloads, value
 
@@ -156,10 +153,14 @@ def test_the_checkpoint_of_another_source_is_refused(reader: PgqueStreamReader) 
         reader.commit({"partition-1": 3})
 
 
-def test_a_lease_longer_than_the_querys_own_is_not_waited_for(client: Client) -> None:
-    client.run(claim_ticks("orders", "revenue", "a worker", timedelta(hours=1)))
-    late = PgqueStreamReader(options(client, lease_seconds="3"))
+def test_a_lease_is_waited_for_unless_it_is_longer_than_the_querys_own(client: Client) -> None:
+    client.run(claim_ticks("orders", "revenue", "a dead query", timedelta(seconds=0.5)))
+    reader = PgqueStreamReader(options(client, lease_seconds="20"))
+    reader.initialOffset()
+    reader.stop()
 
+    client.run(claim_ticks("orders", "revenue", "a worker", timedelta(hours=1)))
+    late = PgqueStreamReader(options(client, lease_seconds="1"))
     with pytest.raises(BatchLeased, match=r'consumer revenue of queue orders is read.*"a worker"'):
         late.initialOffset()
     late.stop()

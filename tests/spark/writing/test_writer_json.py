@@ -101,7 +101,7 @@ def arrow_type(data_type: t.DataType) -> pa.DataType:
 
 
 def test_each_value_of_each_type_is_read_back_as_it_was(
-    client: Client, spark: SparkSession, way: str, elsewhere: None
+    client: Client, spark: SparkSession, elsewhere: None
 ) -> None:
     schema = t.StructType.fromDDL(", ".join([*VALUES, "nr int not null"]))
     table = given(schema)
