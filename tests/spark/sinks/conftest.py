@@ -20,9 +20,11 @@ from tests.support.spark.stored_tables import TABLES
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[S3]:
-    """An S3 server with a bucket, for the whole session."""
+    """An S3 server that checks rights, for the whole session, as the one who has all rights."""
     with s3_server() as server:
-        yield server
+        administrator = server.login("*")
+        server.check_access()
+        yield administrator
 
 
 @pytest.fixture

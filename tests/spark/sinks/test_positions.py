@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructType
@@ -64,12 +63,14 @@ def test_values_of_each_type_are_found(spark: SparkSession, tmp_path: Path) -> N
             write(tmp_path, f"{number}-{size}.parquet", table, row_group_size=size)
             for size in (1, 3, 100)
         ]
-        for place, value in enumerate(values, start=1):
-            key = pa.array([0.0 if value == 0 and pa.types.is_floating(kind) else value], kind)
-            keys = write(tmp_path, f"k{number}-{place}.parquet", pa.table({"k": key}))
-            found = find_positions(spark, storage, files, [keys])  # type: ignore[list-item]
-            wanted = BitMap64([place, place + len(values)])
-            assert found == {file.path: wanted for file in files}, (kind, value)
+        keys = [0.0 if x == 0 and pa.types.is_floating(kind) else x for x in values]
+        for first in (0, 1):
+            some = pa.table({"k": pa.array(keys[first::2], kind)})
+            changed = write(tmp_path, f"k{number}-{first}.parquet", some)
+            found = find_positions(spark, storage, files, [changed])  # type: ignore[list-item]
+            places = range(1 + first, len(values) + 1, 2)
+            wanted = BitMap64([*places, *(place + len(values) for place in places)])
+            assert found == {file.path: wanted for file in files}, (kind, first)
 
 
 def test_keys_of_several_columns_are_found_as_a_whole(spark: SparkSession, tmp_path: Path) -> None:
@@ -85,16 +86,14 @@ def test_keys_of_several_columns_are_found_as_a_whole(spark: SparkSession, tmp_p
     assert sorted(found.collect()) == [(1, 1, None), (2, 2, None)]
 
 
-@pytest.mark.parametrize("bounds", [{}, {"k": (None, None)}, {"k": (0, 9)}, {"k": (None, 3)}])
-def test_deleted_rows_are_not_found(
-    spark: SparkSession, tmp_path: Path, bounds: dict[str, Any]
-) -> None:
+def test_deleted_rows_are_not_found(spark: SparkSession, tmp_path: Path) -> None:
     storage = Storage.of(tmp_path)
     rows = pa.table({"k": [1, 2, 3, 3]})
     listed = write(tmp_path, "rows.parquet", rows, row_group_size=2)
     _, keys = changes(spark, tmp_path, pa.table({"k": [1, 3]}), "k")
-    file = SearchedFile(listed.path, listed.size, Deleted(0, 2), bounds)
-    assert find_positions(spark, storage, [file], keys) == {file.path: BitMap64([3])}
+    for bounds in ({}, {"k": (None, None)}, {"k": (0, 9)}, {"k": (None, 3)}):
+        file = SearchedFile(listed.path, listed.size, Deleted(0, 2), bounds)
+        assert find_positions(spark, storage, [file], keys) == {file.path: BitMap64([3])}
 
 
 def test_files_that_statistics_exclude_are_not_opened(spark: SparkSession, tmp_path: Path) -> None:

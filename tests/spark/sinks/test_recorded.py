@@ -155,8 +155,18 @@ def recording(
 
 
 def recordings(*kinds: str, cases: tuple[str, ...]) -> pytest.MarkDecorator:
-    found = [(kind, case) for kind in kinds for case in CASES[kind] if case in cases]
-    return pytest.mark.parametrize("recording", found, ids="-".join, indirect=True)
+    found = [
+        pytest.param(
+            (kind, case),
+            id=f"{kind}-{case}",
+            # A window has the same name in each format.
+            marks=pytest.mark.slow if case == "window" and kind != "delta" else (),
+        )
+        for kind in kinds
+        for case in CASES[kind]
+        if case in cases
+    ]
+    return pytest.mark.parametrize("recording", found, indirect=True)
 
 
 @pytest.mark.each_format

@@ -1,6 +1,5 @@
 """What only an Iceberg table promises: its catalogs and its snapshots."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,6 @@ from tests.support.queues.sql import PATIENCE_SECONDS
 from tests.support.servers.logins import as_login
 from tests.support.spark.attempts import once_before_the_swap
 from tests.support.spark.lakes import SCHEMA, TABLE, IcebergLake, age
-from tests.support.spark.stored_tables import iceberg_catalog
 
 
 def test_rows_of_an_attempt_whose_snapshot_expired_are_replaced(lake: IcebergLake) -> None:
@@ -56,19 +54,18 @@ def test_a_text_that_pyiceberg_cannot_cut_is_stored(lake: IcebergLake) -> None:
     assert [name[-1] for _, name, *_ in lake.rows()] == ["z"]
 
 
-@pytest.mark.parametrize("name", [{}, {"name": "lake"}], ids=["without a name", "with a name"])
 def test_tables_may_be_in_another_catalog(
-    lake: IcebergLake, monkeypatch: pytest.MonkeyPatch, name: dict[str, str]
+    lake: IcebergLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    properties = {"type": "sql", "uri": f"sqlite:///{lake.folder}/catalog.db"}
-    elsewhere: dict[str, Any] = {"catalog": {**properties, **name}}
+    properties = {"name": "lake", "type": "sql", "uri": f"sqlite:///{lake.folder}/catalog.db"}
+    elsewhere: dict[str, Any] = {"catalog": properties}
     stale = lake.batch(1)
 
     once_before_the_swap(monkeypatch, lake.output, lambda: lake.take_over(stale, **elsewhere))
     with pytest.raises(BatchNotOpen):
         lake.write(stale, "9L as number", "name", **elsewhere)
 
-    catalog = load_catalog(name.get("name", "pgque"), **properties)
+    catalog = load_catalog(**properties)
     assert catalog.load_table(TABLE).scan().to_arrow()["number"].to_pylist() == [1]
     read = lake.sink(**elsewhere).read(lake.spark, lake.client.url)
     assert [row.number for row in read.collect()] == [1]
@@ -110,16 +107,16 @@ def test_a_role_that_may_not_create_the_catalog_is_told_what_to_grant(lake: Iceb
 
 def test_first_runs_create_the_catalog_at_the_same_time(lake: IcebergLake) -> None:
     storage = Storage.of(lake.folder)
-    together = Barrier(8)
+    together = Barrier(4)
 
     def first_run(_: int) -> int:
         together.wait(PATIENCE_SECONDS)
         with open_catalog(lake.client.url, "iceberg_catalog", {}, storage) as catalog:
             return len(catalog.list_namespaces())
 
-    for _ in range(5):
-        with ThreadPoolExecutor(8) as runs:
-            assert list(runs.map(first_run, range(8))) == [0] * 8
+    for _ in range(3):
+        with ThreadPoolExecutor(4) as runs:
+            assert list(runs.map(first_run, range(4))) == [0] * 4
         execute(lake.client, "drop schema iceberg_catalog cascade")
 
 
@@ -163,7 +160,7 @@ def test_a_table_that_takes_the_name_of_a_renamed_one_has_a_folder_of_its_own(
     lake: IcebergLake,
 ) -> None:
     lake.store(1)
-    iceberg_catalog(lake.client.url).rename_table(TABLE, "sales.earlier")
+    lake.catalog.rename_table(TABLE, "sales.earlier")
     lake.store(2)
     age(lake.folder)
 
@@ -173,8 +170,8 @@ def test_a_table_that_takes_the_name_of_a_renamed_one_has_a_folder_of_its_own(
     assert (earlier["number"].to_pylist(), lake.numbers()) == ([1], [2])
 
 
-@pytest.mark.parametrize("name", ["with space", "größe", "a+b=c", "it's"])
-def test_a_table_is_readable_wherever_its_warehouse_is(lake: IcebergLake, name: str) -> None:
+def test_a_table_is_readable_wherever_its_warehouse_is(lake: IcebergLake) -> None:
+    name = "it's größe a+b=c"
     folder, lake.folder = lake.folder, lake.folder / name
     lake.store(1)
     lake.store(2)
@@ -200,27 +197,22 @@ def test_a_url_that_stores_would_cut_is_refused_by_every_sink_of_files(url: str)
             sink(url)
 
 
-def renamed(table: Table) -> None:
-    with table.update_schema() as change:
-        change.rename_column("name", "label")
-
-
-def dropped_and_added(table: Table) -> None:
-    with table.update_schema() as change:
-        change.delete_column("name")
-    with table.update_schema() as change:
-        change.add_column("name", StringType())
-
-
-@pytest.mark.parametrize("change", [renamed, dropped_and_added])
-def test_a_table_whose_columns_changed_names_is_not_read_by_names(
-    lake: IcebergLake, change: Callable[[Table], None]
-) -> None:
+def test_a_table_whose_columns_changed_names_is_not_read_by_names(lake: IcebergLake) -> None:
     lake.store(1)
+    told = r"renamed, or dropped and added again: {}"
 
-    change(lake.table())
+    with lake.table().update_schema() as change:
+        change.rename_column("name", "label")
+    with pytest.raises(InvalidArgument, match=told.format("(name|label)")):
+        lake.read()
 
-    with pytest.raises(InvalidArgument, match=r"renamed, or dropped and added again: (name|label)"):
+    with lake.table().update_schema() as change:
+        change.rename_column("label", "name")
+    with lake.table().update_schema() as change:
+        change.delete_column("name")
+    with lake.table().update_schema() as change:
+        change.add_column("name", StringType())
+    with pytest.raises(InvalidArgument, match=told.format("name")):
         lake.read()
 
 

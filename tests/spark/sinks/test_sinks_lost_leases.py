@@ -5,21 +5,31 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from pgque_dagster.client import BatchNotOpen, Client, LeaseLost
+from pgque_dagster.client import BatchNotOpen, Client, LeaseLost, lease
 from pgque_dagster.spark import PostgresSink, SparkBatch
 from tests.support.queues.events import claim, publish
 from tests.support.queues.sql import connect, rows
 from tests.support.runner.waiting import wait_until
 from tests.support.spark.stored_tables import TABLES
 
-# Renewals get through on a loaded machine.
-LEASE = timedelta(seconds=3)
 PATIENCE_SECONDS = 120
+
+
+@pytest.fixture(autouse=True)
+def renews_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = lease.LeaseKeeper.__init__
+
+    def make(keeper: Any, *arguments: Any) -> None:
+        made(keeper, *arguments)
+        keeper._period = 0.1
+
+    monkeypatch.setattr(lease.LeaseKeeper, "__init__", make)
 
 
 @pytest.mark.parametrize(
@@ -30,11 +40,7 @@ PATIENCE_SECONDS = 120
     ],
 )
 def test_the_job_is_cancelled_once_another_attempt_has_the_batch(
-    client: Client,
-    spark: SparkSession,
-    tmp_path: Path,
-    location: str,
-    kind: str,
+    client: Client, spark: SparkSession, tmp_path: Path, location: str, kind: str
 ) -> None:
     def store(batch: SparkBatch, frame: DataFrame) -> None:
         TABLES[kind].write(batch, frame, location)
@@ -86,7 +92,7 @@ def loses_its_lease_while_it_stores(
     """Takes a batch over while a task of its attempt works, which would go on for a long time."""
     publish(client, [{"number": 1}])
     begun, ended = folder / "begun", folder / "ended"
-    claimed = client.claim("orders", "revenue", owner="a test", ttl=LEASE)
+    claimed = client.claim("orders", "revenue", owner="a test", ttl=timedelta(minutes=1))
     assert claimed is not None
 
     def taking_over() -> None:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -97,30 +98,40 @@ def both(first: Foreach, second: Foreach) -> Foreach:
     return write
 
 
-def test_a_micro_batch_that_spark_repeats_counts_once_under_each_name(
+STORES: dict[str, Callable[[str], Foreach]] = {
+    "sink": lambda url: PostgresSink("balance", url=url, **ADD).foreach_batch(),
+    "effect": lambda url: once_per_batch(
+        url,
+        "any",
+        lambda frame, _, connection: connection.execute(
+            "insert into balance as b values ('x', %s) on conflict (account) do update"
+            " set amount = b.amount + excluded.amount",
+            (frame.count(),),
+        ),
+    ),
+}
+
+
+def test_a_micro_batch_counts_once_under_each_name_in_each_checkpoint(
     url: str, arriving: Arriving
 ) -> None:
     def foreach() -> Foreach:
-        named = PostgresSink("balance", url=url, name="credits", **ADD)
-        return both(PostgresSink("balance", url=url, **ADD).foreach_batch(), named.foreach_batch())
+        sink, named = (
+            PostgresSink("balance", url=url, name=name, **ADD).foreach_batch()
+            for name in (None, "credits")
+        )
+        return both(both(sink, named), STORES["effect"](url))
 
     arriving.run(foreach(), 5)
     arriving.forget_last_commit()
-
+    # Spark repeats it, as it was.
     arriving.run(foreach(), 100)
+    assert balances(url) == [("x", 212)]
 
-    assert balances(url) == [("x", 210)]
-
-
-def test_another_checkpoint_is_another_stream(url: str, arriving: Arriving) -> None:
-    """Its micro-batches count from 0 again, and must not be taken for the first one's."""
-    sink = PostgresSink("balance", url=url, **ADD)
-    arriving.run(sink.foreach_batch(), 5)
+    # Its micro-batches count from 0 again, and must not be taken for the first one's.
     shutil.rmtree(arriving.folder / "checkpoint")
-
-    arriving.run(sink.foreach_batch())
-
-    assert balances(url) == [("x", 10)]
+    arriving.run(PostgresSink("balance", url=url, **ADD).foreach_batch())
+    assert balances(url) == [("x", 317)]
 
 
 class Killed:
@@ -140,20 +151,6 @@ class Killed:
                 raise RuntimeError("killed")
 
         self._stream.drain(store)
-
-
-STORES: dict[str, Callable[[str], Foreach]] = {
-    "sink": lambda url: PostgresSink("balance", url=url, **ADD).foreach_batch(),
-    "effect": lambda url: once_per_batch(
-        url,
-        "any",
-        lambda frame, _, connection: connection.execute(
-            "insert into balance as b values ('x', %s) on conflict (account) do update"
-            " set amount = b.amount + excluded.amount",
-            (frame.count(),),
-        ),
-    ),
-}
 
 
 @pytest.mark.parametrize("store", ["sink", pytest.param("effect", marks=pytest.mark.slow)])
@@ -194,11 +191,7 @@ def test_ticks_that_were_stored_in_part_are_refused_with_another_checkpoint(
 
 @pytest.mark.slow
 def test_a_micro_batch_that_an_earlier_version_stored_counts_once(
-    client: Client,
-    spark: SparkSession,
-    tmp_path: Path,
-    url: str,
-    monkeypatch: pytest.MonkeyPatch,
+    client: Client, spark: SparkSession, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as earlier:
         earlier.setattr("pgque_dagster.spark.sinks.postgres.once._ticks", lambda *_: ())
@@ -209,18 +202,26 @@ def test_a_micro_batch_that_an_earlier_version_stored_counts_once(
     assert balances(url) == [("x", 2)]
 
 
-def test_an_effect_of_ones_own_happens_once(url: str, arriving: Arriving) -> None:
-    arriving.run(once_per_batch(url, "counts", insert("x")), 5)
-    arriving.forget_last_commit()
+@contextmanager
+def run_of_a_query(spark: SparkSession, name: str) -> Iterator[None]:
+    """Spark runs the jobs of a query under the id of its run."""
+    before = spark.sparkContext.getLocalProperty("spark.jobGroup.id")
+    spark.sparkContext.setLocalProperty("spark.jobGroup.id", name)
+    yield
+    spark.sparkContext.setLocalProperty("spark.jobGroup.id", before)
 
-    arriving.run(once_per_batch(url, "counts", insert("x")))
 
-    assert balances(url) == [("x", 1)]
+FAULTS = {
+    "fail": "half done",
+    "raise": "half done",
+    "commit": r"commit\(\) forbidden",
+    "raw end": "the transaction in which .* was ended",
+    "rollback": "the transaction in which .* was ended",
+}
 
 
-@pytest.mark.parametrize("fault", ["fail", "raise", "raw end", "commit", "rollback"])
 def test_an_effect_that_fails_leaves_nothing_and_is_tried_again(
-    url: str, arriving: Arriving, fault: str
+    url: str, spark: SparkSession
 ) -> None:
     """A transaction block is a savepoint: it commits with the ledger's row, or not at all."""
 
@@ -229,7 +230,7 @@ def test_an_effect_that_fails_leaves_nothing_and_is_tried_again(
             connection.execute("insert into balance values ('half', 1)")
             raise RuntimeError("half done")
         with connection.transaction():
-            connection.execute("insert into balance values ('x', 1)")
+            connection.execute("insert into balance values (%s, 1)", (str(batch_id),))
         if fault == "raise":
             raise RuntimeError("half done")
         if fault == "commit":
@@ -239,38 +240,32 @@ def test_an_effect_that_fails_leaves_nothing_and_is_tried_again(
         if fault == "rollback":
             raise psycopg.Rollback
 
-    told = {"commit": r"commit\(\) forbidden", "fail": "half done", "raise": "half done"}
-    with pytest.raises(
-        PySparkException, match=told.get(fault, "the transaction in which .* was ended")
-    ):
-        arriving.run(once_per_batch(url, "any", add), 5)
-    assert balances(url) == []
-
-    fault = ""
-    arriving.run(once_per_batch(url, "any", add))
-    arriving.forget_last_commit()
-    arriving.run(once_per_batch(url, "any", add))
-
-    assert balances(url) == [("x", 1)]
+    once = once_per_batch(url, "any", add, query="q")
+    for batch_id, (fault, told) in enumerate(FAULTS.items()):
+        with run_of_a_query(spark, fault), pytest.raises(Exception, match=told):
+            once(spark.range(1), batch_id)
+        assert len(balances(url)) == batch_id
+        fault = ""
+        for number in range(2):
+            with run_of_a_query(spark, f"{batch_id} {number}"):
+                once(spark.range(1), batch_id)
+        assert balances(url)[-1] == (str(batch_id), 1)
 
 
 def test_two_drivers_at_one_micro_batch_count_once(url: str, spark: SparkSession) -> None:
     frame = spark.range(1)
-    context = spark.sparkContext
 
     def add(frame: DataFrame, batch_id: int, connection: Connection) -> None:
         if batch_id == 0 and not done:
             done.append(True)
-            context.setLocalProperty("spark.jobGroup.id", "a run of the other driver")
-            once_per_batch(url, "any", add, query="q")(frame, 0)
-            context.setLocalProperty("spark.jobGroup.id", "a run")
+            with run_of_a_query(spark, "a run of the other driver"):
+                once_per_batch(url, "any", add, query="q")(frame, 0)
         connection.execute("insert into balance values ('x', 7) on conflict do nothing")
         connection.execute("update balance set amount = amount + 1")
 
     done: list[bool] = []
-    context.setLocalProperty("spark.jobGroup.id", "a run")
-    once_per_batch(url, "any", add, query="q")(frame, 0)
-    context.setLocalProperty("spark.jobGroup.id", None)
+    with run_of_a_query(spark, "a run"):
+        once_per_batch(url, "any", add, query="q")(frame, 0)
 
     assert balances(url) == [("x", 8)]
 
@@ -282,10 +277,9 @@ def test_a_stream_that_writes_twice_under_one_name_fails_and_stays_where_it_is(
         PostgresSink(table, url=url, name=name, **ADD).foreach_batch()
         for table, name in (("balance", None), ("public.balance", None), ("balance", "credits"))
     )
-    for amount in (5, None):
-        with pytest.raises(PySparkException, match=r"was already written to public\.balance"):
-            arriving.run(both(debits, credits), amount)
-        assert arriving.committed() == []
+    with pytest.raises(PySparkException, match=r"was already written to public\.balance"):
+        arriving.run(both(debits, credits), 5)
+    assert arriving.committed() == []
 
     arriving.run(both(debits, named))
 
@@ -293,11 +287,16 @@ def test_a_stream_that_writes_twice_under_one_name_fails_and_stays_where_it_is(
     assert balances(url) == [("x", 10)]
 
 
-def test_two_effects_of_one_name_are_refused(url: str, arriving: Arriving) -> None:
-    first = once_per_batch(url, "balances", insert(1))
-    with pytest.raises(PySparkException, match="was already written to balances"):
-        arriving.run(both(first, once_per_batch(url, "balances", insert(2))), 5)
-    arriving.run(both(first, once_per_batch(url, "more", insert(2))))
+def test_two_effects_of_one_name_are_refused(url: str, spark: SparkSession) -> None:
+    first, second, other = (
+        once_per_batch(url, name, insert(account), query="q")
+        for name, account in (("balances", 1), ("balances", 2), ("more", 2))
+    )
+    with run_of_a_query(spark, "a run"):
+        first(spark.range(1), 0)
+        with pytest.raises(InvalidArgument, match="was already written to balances"):
+            second(spark.range(1), 0)
+        other(spark.range(1), 0)
 
     assert balances(url) == [("1", 1), ("2", 1)]
 

@@ -25,15 +25,16 @@ from tests.programs.publishing import (
 )
 from tests.programs.signals import go_on, has_ended, signalled
 from tests.support.queues.events import claim, publish
-from tests.support.queues.sql import connect, rows, value
+from tests.support.queues.sql import connect, rows
 from tests.support.runner.waiting import PATIENCE_SECONDS, wait_until
 from tests.support.servers.databases import empty_database
+from tests.support.spark.balances import somebody_waits
 from tests.support.spark.stored_tables import TABLES
 
 EVENTS = 400
 WHILE_ANOTHER_WRITES = "while the later attempt writes"
-# Each starts a Spark of its own, so only this one runs each time.
-ALWAYS = {("postgres", SIGSTOP, MERGED)}
+# Each starts a Spark of its own.
+pytestmark = pytest.mark.slow
 BALANCE = "create table balance (account text primary key, amount bigint not null)"
 
 
@@ -43,9 +44,7 @@ def cases(*kinds: str) -> Iterator[Any]:
         points = (*POINTS, WHILE_ANOTHER_WRITES) if kind in TABLES else POSTGRES_POINTS
         for point in (*points, BETWEEN_RENAMES) if kind == "parquet" else points:
             for signal in (SIGSTOP, SIGKILL):
-                marks = [] if (kind, signal, point) in ALWAYS else [pytest.mark.slow]
-                name = f"{kind}, {signal.name} {point}"
-                yield pytest.param(kind, signal, point, marks=marks, id=name)
+                yield pytest.param(kind, signal, point, id=f"{kind}, {signal.name} {point}")
 
 
 @pytest.mark.parametrize(("kind", "signal", "point"), list(cases(*TABLES)))
@@ -151,16 +150,6 @@ def ending(pid: int, signal: Signals) -> Callable[[str], None]:
 def was_refused(log: Path) -> bool:
     told = log.read_text()
     return any(reason in told for reason in ("LeaseLost", "BatchNotOpen", "StagingLost"))
-
-
-def somebody_waits(url: str) -> bool:
-    """Whether a transaction of the database waits for another to end."""
-    waiting = (
-        "select count(*) > 0 from pg_locks l join pg_stat_activity a using (pid)"
-        " where not l.granted and a.datname = current_database()"
-    )
-    with connect(url) as db:
-        return bool(value(db, waiting))
 
 
 def lease_is_live(client: Client) -> bool:

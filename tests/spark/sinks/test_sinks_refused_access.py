@@ -1,7 +1,7 @@
 """A store that does not take a batch: a clear error, and the next attempt succeeds."""
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,22 +11,13 @@ from pgque_dagster.client import Client
 from pgque_dagster.spark import DeltaSink, IcebergSink, ParquetSink, SparkBatch
 from pgque_dagster.spark.sinks.files.storage import StorageFailed
 from tests.support.servers.machines import needs_a_small_disk, small_disk
-from tests.support.servers.s3 import S3, s3_server
+from tests.support.servers.s3 import S3
 from tests.support.spark.attempts import again, next_batch
 
 SCHEMA = "number bigint, name string"
 TABLE = "sales.revenue"
 
 Write = Callable[[SparkBatch, DataFrame], object]
-
-
-@pytest.fixture(scope="module")
-def strict_s3() -> Iterator[S3]:
-    """A server that checks signatures and rights, for somebody who may do everything."""
-    with s3_server() as server:
-        administrator = server.login("*")
-        server.check_access()
-        yield administrator
 
 
 def parquet(location: str) -> Write:
@@ -57,21 +48,21 @@ LAKES = [delta, iceberg]
 def test_a_bucket_that_refuses_is_an_error_without_secrets(
     client: Client,
     spark: SparkSession,
-    strict_s3: S3,
+    s3: S3,
     kind: Callable[..., Write],
     login: str,
     is_new: bool,
 ) -> None:
-    location = strict_s3.url(uuid.uuid4().hex)
-    folder = location.removeprefix(strict_s3.url(""))
+    location = s3.url(uuid.uuid4().hex)
+    folder = location.removeprefix(s3.url(""))
     refused = {
-        "a wrong secret": S3(strict_s3.endpoint, "a-wrong-one-9xPqT4", strict_s3.key),
-        "an unknown key": S3(strict_s3.endpoint, "of-nobody-5tRb", "AKIAUNKNOWNUNKNOWN00"),
-        "may only read": strict_s3.login("s3:Get*", "s3:List*"),
+        "a wrong secret": S3(s3.endpoint, "a-wrong-one-9xPqT4", s3.key),
+        "an unknown key": S3(s3.endpoint, "of-nobody-5tRb", "AKIAUNKNOWNUNKNOWN00"),
+        "may only read": s3.login("s3:Get*", "s3:List*"),
     }[login]
     if not is_new:
-        store(next_batch(client, spark, [{"number": 0}]), kind(location, strict_s3.options))
-    before = strict_s3.names(folder)
+        store(next_batch(client, spark, [{"number": 0}]), kind(location, s3.options))
+    before = s3.names(folder)
     batch = next_batch(client, spark, [{"number": 1}])
 
     with pytest.raises(StorageFailed) as told:
@@ -80,8 +71,8 @@ def test_a_bucket_that_refuses_is_an_error_without_secrets(
     check_told(told.value, batch, location)
     assert "Check the credentials" in str(told.value)
     assert refused.secret not in str(told.value)
-    assert strict_s3.names(folder) == before
-    store(again(client, spark, batch), kind(location, strict_s3.options))
+    assert s3.names(folder) == before
+    store(again(client, spark, batch), kind(location, s3.options))
 
 
 @pytest.mark.parametrize("kind", [pytest.param(parquet, marks=pytest.mark.slow), *LAKES])

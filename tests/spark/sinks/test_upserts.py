@@ -52,15 +52,16 @@ def unused(lake: Any) -> set[Path]:
 @pytest.mark.each_format
 def test_batches_are_merged_by_key_and_another_attempt_changes_nothing(lake: Any) -> None:
     sink = lake.sink(**UPSERT)
-    for texts in ("1a 2b", "2B 3c", ""):
+    for texts in ("1a 2b", "", "2B 3c"):
         payloads = [{"number": int(text[0]), "name": text[1]} for text in texts.split()]
         batch = next_batch(lake.client, lake.spark, payloads)
         sink.write(batch, batch.payload(SCHEMA))
-        repeated = lake.again(batch)
+        if texts != "2B 3c":
+            batch.claim.ack()
+    repeated = lake.again(batch)
+    sink.write(repeated, repeated.payload(SCHEMA))
+    with pytest.raises(InvalidArgument, match="this claim wrote the batch before"):
         sink.write(repeated, repeated.payload(SCHEMA))
-        with pytest.raises(InvalidArgument, match="this claim wrote the batch before"):
-            sink.write(repeated, repeated.payload(SCHEMA))
-        repeated.claim.ack()
 
     assert stored(lake) == {1: "a", 2: "B", 3: "c"}
 
@@ -123,13 +124,13 @@ def test_columns_that_a_merged_batch_lacks_are_null(lake: Any) -> None:
     assert [(row["name"], row["more"]) for row in rows] == [("x", None), (None, 1), (None, 1)]
 
 
-@pytest.mark.parametrize("key", ["-0D", "double('NaN')"])
-def test_a_key_without_an_equal_finds_its_row(lake: Any, key: str) -> None:
+def test_a_key_without_an_equal_finds_its_row(lake: Any) -> None:
     """As Spark groups by it: -0.0 is 0.0, and NaN is NaN."""
+    key = "if(number = 1, -0D, double('NaN'))"
     for name, columns in (("first", f"{key} as number"), ("second", f"abs({key}) as number")):
-        lake.write(lake.batch(1), columns, f"'{name}' as name", **UPSERT)
+        lake.write(lake.batch(1, 2), columns, f"'{name}' as name", **UPSERT)
 
-    assert lake.arrow()["name"].to_pylist() == ["second"]
+    assert lake.arrow()["name"].to_pylist() == ["second"] * 2
 
 
 @pytest.mark.parametrize("sink", [DeltaSink, PostgresSink, partial(IcebergSink, warehouse="w")])
@@ -156,25 +157,21 @@ def test_a_stale_attempt_does_not_merge(lake: Any, monkeypatch: pytest.MonkeyPat
     assert not unused(lake)
 
 
-@pytest.mark.parametrize("meanwhile", ["a batch", "a compaction"])
-def test_rows_are_found_again_after_another_commit(
-    lake: Any, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+def test_rows_are_found_again_after_another_batch_and_a_compaction(
+    lake: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake.store(1, 2, **UPSERT)
     lake.store(3, 4, **UPSERT)
     batch = lake.batch(2, 3)
 
     def change() -> None:
-        if meanwhile == "a compaction":
-            lake.compact()
-        else:
-            lake.write(of_another(lake), "number", "'other' as name", **UPSERT)
+        lake.write(of_another(lake), "number", "'other' as name", **UPSERT)
+        lake.compact()
 
     once_before_the_swap(monkeypatch, lake.output, change)
     lake.write(batch, "number", "'last' as name", **UPSERT)
 
-    other = "other" if meanwhile == "a batch" else "x"
-    assert stored(lake) == {1: other, 2: "last", 3: "last", 4: "x"}
+    assert stored(lake) == {1: "other", 2: "last", 3: "last", 4: "x"}
 
 
 def test_a_key_that_cannot_be_merged_by_is_refused_before_anything_is_stored(lake: Any) -> None:
@@ -203,7 +200,7 @@ def test_a_key_that_cannot_be_merged_by_is_refused_before_anything_is_stored(lak
 
 
 @pytest.mark.parametrize("lake", [IcebergLake], indirect=True)
-def test_a_table_in_which_a_key_may_have_another_name_is_refused(lake: IcebergLake) -> None:
+def test_a_table_in_which_rows_cannot_be_found_or_marked_is_refused(lake: IcebergLake) -> None:
     lake.store(1, **UPSERT)
     with lake.table().update_schema() as update:
         update.rename_column("number", "nr")
@@ -211,15 +208,10 @@ def test_a_table_in_which_a_key_may_have_another_name_is_refused(lake: IcebergLa
         lake.write(lake.batch(1), "number as nr", "name", mode="upsert", key=["nr"])
     assert lake.arrow().num_rows == 1
 
-
-@pytest.mark.parametrize("lake", [IcebergLake], indirect=True)
-def test_a_table_of_another_format_version_is_refused(lake: IcebergLake) -> None:
-    lake.store(1)
-    catalog = iceberg_catalog(lake.client.url)
-    catalog.drop_table(TABLE)
+    lake.drop()
     columns = pa.schema({"number": pa.int64(), "name": pa.string(), "batch_id": pa.int64()})
     place = f"file://{lake.folder}/old"
-    catalog.create_table(TABLE, columns, place, properties={"format-version": "1"})
+    lake.catalog.create_table(TABLE, columns, place, properties={"format-version": "1"})
     lake.adopt(lake.client.incarnation())
     with pytest.raises(InvalidArgument, match="has format version 1, and only tables of version 2"):
         lake.write(lake.batch(1), **UPSERT)

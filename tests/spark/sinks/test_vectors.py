@@ -15,8 +15,9 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Batch, Client, InvalidArgument, PgqueError
 from pgque_dagster.client.sharded_claim import ShardedClaim
-from tests.conftest import Server, new_database
-from tests.support.queues.events import make_queue, publish
+from tests.conftest import Server, TemplateWith, new_database
+from tests.spark.conftest import revenue_of_orders
+from tests.support.queues.events import publish
 from tests.support.spark.vector_tables import KINDS, ROWS, At, Table, write_by_arrow
 
 SHARDS = ("eu", "us", "asia")
@@ -33,18 +34,28 @@ def _write_by_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
     write_by_arrow(monkeypatch)
 
 
-@pytest.fixture
-def clients(
-    server: Server, template_database: str, administration: psycopg.Connection
+@pytest.fixture(scope="module")
+def shards(
+    server: Server, template_with: TemplateWith, administration: psycopg.Connection
 ) -> Iterator[dict[str, Client]]:
     """Clients of three databases, each with the queue orders and its consumer revenue."""
+    template = template_with(revenue_of_orders)
     with ExitStack() as stack:
-        found = {}
-        for shard in SHARDS:
-            url = stack.enter_context(new_database(server, template_database, administration))
-            found[shard] = stack.enter_context(Client(url))
-            make_queue(found[shard])
-        yield found
+        urls = [new_database(server, template, administration) for _ in SHARDS]
+        yield {
+            shard: stack.enter_context(Client(stack.enter_context(url)))
+            for shard, url in zip(SHARDS, urls, strict=True)
+        }
+
+
+@pytest.fixture
+def clients(shards: dict[str, Client]) -> Iterator[dict[str, Client]]:
+    """The same, with nothing to consume."""
+    yield shards
+    for client in shards.values():
+        while batch := claim(client):
+            batch.ack()
+        client.purge_dead_letters("orders", timedelta(0))
 
 
 @pytest.fixture(params=KINDS)

@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from pgque_dagster.client import Client
 from pgque_dagster.spark import PostgresSink, SparkBatch
 from tests.support.queues.events import claim, publish
-from tests.support.queues.sql import connect, rows
+from tests.support.queues.sql import connect, rows, value
+from tests.support.spark.in_process import without_tasks
 
 TABLE = "create table balance (account text primary key, amount numeric, note text default 'new')"
 ADD: dict[str, Any] = {"key": ["account"], "mode": "add"}
@@ -25,10 +27,12 @@ class Work:
         return SparkBatch(self.spark, claim(self.client), self.url)
 
     def amounts(self, amount: int = 1, account: str = "x") -> DataFrame:
-        return self.spark.createDataFrame([(account, amount)], "account string, amount int")
+        rows = pa.table({"account": [account], "amount": pa.array([amount], pa.int32())})
+        return self.spark.createDataFrame(rows)
 
     def write(self, batch: SparkBatch, amount: int = 1, **options: Any) -> None:
-        PostgresSink("balance", **{**ADD, **options}).write(batch, self.amounts(amount))
+        with without_tasks():
+            PostgresSink("balance", **{**ADD, **options}).write(batch, self.amounts(amount))
 
 
 def run(url: str, *statements: str) -> None:
@@ -40,6 +44,16 @@ def run(url: str, *statements: str) -> None:
 def balances(url: str, more: str = "") -> list[tuple[Any, ...]]:
     with connect(url) as db:
         return rows(db, f"select account, amount::float{more} from balance order by 1")
+
+
+def somebody_waits(url: str) -> bool:
+    """Whether a transaction of the database waits for another to end."""
+    waiting = (
+        "select count(*) > 0 from pg_locks l join pg_stat_activity a using (pid)"
+        " where not l.granted and a.datname = current_database()"
+    )
+    with connect(url) as db:
+        return bool(value(db, waiting))
 
 
 def stages(url: str) -> list[tuple[Any, ...]]:

@@ -3,12 +3,15 @@
 import os
 import time
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from pyiceberg.catalog import Catalog
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from pgque_dagster.client import Client
 from pgque_dagster.spark import DeltaSink, IcebergSink, SparkBatch
@@ -17,9 +20,11 @@ from pgque_dagster.spark.sinks.iceberg.commit import IcebergOutput
 from tests.support.queues.events import claim
 from tests.support.spark.attempts import again, next_batch
 from tests.support.spark.delta_tables import same_rows
+from tests.support.spark.in_process import Rows, without_tasks
 from tests.support.spark.stored_tables import iceberg_catalog
 
 SCHEMA = "number bigint, name string"
+ROWS = pa.schema([("number", pa.int64()), ("name", pa.string())])
 TABLE = "sales.revenue"
 OLD_SECONDS = 8 * 86400
 
@@ -43,8 +48,14 @@ class Lake:
         return again(self.client, self.spark, batch)
 
     def write(self, batch: SparkBatch, *columns: str, where: str = "true", **options: Any) -> Any:
-        frame = batch.payload(SCHEMA).where(where).selectExpr(*(columns or "*"))
-        return self.sink(**options).write(batch, frame)
+        frame: Any
+        if columns or where != "true":
+            frame = batch.payload(SCHEMA).where(where).selectExpr(*(columns or "*"))
+        else:
+            events = [event.json() for event in batch.claim.events()]
+            frame = Rows(pa.Table.from_pylist(events, ROWS), StructType.fromDDL(SCHEMA))
+        with without_tasks():
+            return self.sink(**options).write(batch, frame)
 
     def store(self, *numbers: int, **options: Any) -> SparkBatch:
         """Stores a batch and acks it."""
@@ -118,8 +129,13 @@ class IcebergLake(Lake):
     def sink(self, **options: Any) -> IcebergSink:
         return IcebergSink(TABLE, **{"warehouse": self.folder, **options})
 
+    @cached_property
+    def catalog(self) -> Catalog:
+        """The catalog, once it is there."""
+        return iceberg_catalog(self.client.url)
+
     def table(self, name: str = TABLE) -> Any:
-        return iceberg_catalog(self.client.url).load_table(name)
+        return self.catalog.load_table(name)
 
     def arrow(self) -> pa.Table:
         return self.table().scan().to_arrow()
@@ -139,7 +155,7 @@ class IcebergLake(Lake):
             change.set_properties({"pgque.lineage": str(incarnation)})
 
     def drop(self) -> None:
-        iceberg_catalog(self.client.url).drop_table(TABLE)
+        self.catalog.drop_table(TABLE)
 
 
 def age(folder: Path, seconds: float = OLD_SECONDS) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from pgque_dagster.spark import PostgresSink
 from tests.support.queues.sql import connect, rows
@@ -38,7 +38,7 @@ def stages(url: str) -> list[tuple[Any, ...]]:
     return read(url, "select relname from pg_class where relname ~ '^pgque_stage'")
 
 
-def write(url: str, table: str, frame: DataFrame, **options: Any) -> None:
+def write(url: str, table: str, frame: Any, **options: Any) -> None:
     PostgresSink(table, url=url, **options).foreach_batch(query="q")(frame, next(_numbers))
 
 

@@ -5,7 +5,6 @@ They publish as those of Spark do.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,11 +16,9 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import LongType, StringType, StructType
 
-from pgque_dagster.client.connection import connect
 from pgque_dagster.client.rights import Connection
 from pgque_dagster.client.sharded_claim import ShardedClaim
 from pgque_dagster.spark import DeltaSink, IcebergSink, PostgresSink
-from pgque_dagster.spark.address import DatabaseAddress
 from pgque_dagster.spark.sinks.delta.commit import DeltaOutput
 from pgque_dagster.spark.sinks.files.data_files import stored_schema, with_batch_id, write_rows
 from pgque_dagster.spark.sinks.iceberg import commit as iceberg_commit
@@ -30,7 +27,7 @@ from pgque_dagster.spark.sinks.postgres import sink as postgres_sink
 from pgque_dagster.spark.sinks.postgres.member_ledger import MemberLedger
 from pgque_dagster.spark.sinks.postgres.stage import Stage
 from pgque_dagster.spark.sinks.table_output import TableOutput
-from pgque_dagster.spark.writing.copying import copy_batches
+from tests.support.spark.in_process import Rows, fill_here
 from tests.support.spark.stored_tables import iceberg_catalog
 
 SCHEMA = StructType().add("shard", StringType()).add("number", LongType())
@@ -75,18 +72,6 @@ class WatchedLedger(MemberLedger):
     def record(self, connection: Connection, batch: tuple[str, ...]) -> None:
         self.at("commit")
         super().record(connection, batch)
-
-
-@dataclass
-class Rows:
-    """Rows in place of a DataFrame."""
-
-    rows: pa.Table
-    schema: StructType = SCHEMA
-
-    @property
-    def columns(self) -> list[str]:
-        return self.schema.names
 
 
 class Table:
@@ -175,7 +160,7 @@ class Postgres(Table):
         return PostgresSink("numbers", url=self.url)
 
     def store(self, vector: ShardedClaim, rows: pa.Table, at: At) -> None:
-        frame: Any = Rows(rows)
+        frame: Any = Rows(rows, SCHEMA)
         batch: Any = SimpleNamespace(claim=vector, spark=None)
         WatchedLedger.at = staticmethod(at)
         self.sink.write(batch, frame)
@@ -186,11 +171,7 @@ class Postgres(Table):
         return pa.Table.from_pylist([{"shard": x, "number": y} for x, y in rows], schema=ROWS)
 
 
-KINDS: dict[str, type[Table]] = {
-    "delta": Delta,
-    "iceberg": Iceberg,
-    "postgres": Postgres,
-}
+KINDS: dict[str, type[Table]] = {"delta": Delta, "iceberg": Iceberg, "postgres": Postgres}
 
 
 def write_by_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,12 +180,6 @@ def write_by_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
     def columns(session: None, schema: StructType) -> pa.Schema:
         return stored_schema(ROWS.append(pa.field("batch_id", pa.int64())))
 
-    def fill(stage: Any, address: DatabaseAddress, frame: Rows) -> None:
-        with connect(address.resolve()) as connection:
-            batches = iter(frame.rows.to_batches())
-            txid, count = copy_batches(connection, stage._table, stage._merge.names, batches)
-        stage._txids, stage._rows = [txid], count
-
     monkeypatch.setattr(iceberg_commit, "iceberg_columns", columns)
-    monkeypatch.setattr(Stage, "fill", fill)
+    monkeypatch.setattr(Stage, "fill", fill_here)
     monkeypatch.setattr(postgres_sink, "MemberLedger", WatchedLedger)

@@ -14,9 +14,12 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import pytest
+from psycopg.sql import Identifier
 from pyspark.sql import SparkSession, types
 
 from pgque_dagster.client import InvalidArgument
+from pgque_dagster.spark.sinks.postgres.columns import fit
+from tests.support.queues.sql import connect
 from tests.support.spark.typed_tables import UNWORKABLE, execute, stages, store, stored, write
 
 POSTGRES = (
@@ -152,15 +155,22 @@ def test_every_other_pair_is_refused_before_spark_works(url: str, spark: SparkSe
             value = made.get(pairs.spark, "make_interval(1)")
         frame = spark.sql(f"select {value} as c0")
         simple = frame.schema["c0"].dataType.simpleString()
-        for place, kind in enumerate(POSTGRES):
-            if kind in (*pairs.taken, *pairs.partly):
-                continue
-            with pytest.raises(InvalidArgument) as error:
-                write(url, f"t{place}", frame)
-            told = str(error.value)
-            assert f'column c0 of "public"."t{place}" is ' in told, (pairs.spark, kind)
-            assert f"which takes no {simple}" in told, (pairs.spark, kind)
-            assert "in Spark" in told or "to_json(c0)" in told, (pairs.spark, kind)
+        refused = [
+            (f"t{place}", kind)
+            for place, kind in enumerate(POSTGRES)
+            if kind not in (*pairs.taken, *pairs.partly)
+        ]
+        with connect(url) as db:
+            for table, kind in refused:
+                with pytest.raises(InvalidArgument) as error:
+                    fit(db, Identifier("public", table), frame.schema)
+                told = str(error.value)
+                assert f'column c0 of "public"."{table}" is ' in told, (pairs.spark, kind)
+                assert f"which takes no {simple}" in told, (pairs.spark, kind)
+                assert "in Spark" in told or "to_json(c0)" in told, (pairs.spark, kind)
+        # The sink asks in the same way, before it does anything else.
+        with pytest.raises(InvalidArgument, match="which takes no "):
+            write(url, refused[0][0], frame)
     assert stages(url) == []
 
 

@@ -6,11 +6,14 @@ from decimal import Decimal
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, types
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from pgque_dagster.client import InvalidArgument, MalformedPayload, PgqueError
 from tests.conftest import Server
+from tests.support.spark.in_process import Rows, without_tasks
 from tests.support.spark.typed_tables import UNWORKABLE, execute, read, stages, store, stored, write
 
 UUID = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
@@ -63,14 +66,17 @@ CHANGED = [
 ]  # fmt: skip
 
 
-def test_a_value_that_the_column_would_change_is_refused_and_nothing_stored(
-    url: str, spark: SparkSession
-) -> None:
+def test_a_value_that_the_column_would_change_is_refused_and_nothing_stored(url: str) -> None:
     for spark_type, value, kind in CHANGED:
-        with pytest.raises(InvalidArgument, match=r'column c0 of "public"\."stored", '):
-            store(url, spark, [(spark_type, (None, value), kind)])
+        execute(url, "drop table if exists stored", f"create table stored (c0 {kind})")
+        schema = types.StructType.fromDDL(f"c0 {spark_type}")
+        rows = pa.Table.from_pylist([{"c0": None}, {"c0": value}], to_arrow_schema(schema))
+        refusal = pytest.raises(InvalidArgument, match=r'column c0 of "public"\."stored", ')
+        with refusal, without_tasks():
+            write(url, "stored", Rows(rows, schema))
             pytest.fail(f"{value} is stored in {kind}")
-        assert read(url, "select * from stored") == stages(url) == []
+        assert read(url, "select * from stored") == []
+    assert stages(url) == []
 
 
 BALANCE = "create table t (account text unique, amount numeric(10,2))"
@@ -134,19 +140,20 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("table", "there", "given", "options", "told"), REFUSED)
 def test_rows_that_the_table_does_not_hold_are_refused_as_a_whole(
-    url: str, spark: SparkSession, table: str, there: str, given: str, options: Any, told: str
+    url: str, spark: SparkSession
 ) -> None:
-    execute(url, table)
-    if there:
-        execute(url, f"insert into t values ({there})")
-    before = read(url, "select * from t")
+    for table, there, given, options, told in REFUSED:
+        execute(url, "drop table if exists t, other", table)
+        if there:
+            execute(url, f"insert into t values ({there})")
+        before = read(url, "select * from t")
 
-    with pytest.raises((InvalidArgument, MalformedPayload), match=told):
-        write(url, "t", spark.sql(given).coalesce(1), **options)
+        refusal = pytest.raises((InvalidArgument, MalformedPayload), match=told)
+        with refusal, without_tasks():
+            write(url, "t", spark.sql(given), **options)
 
-    assert read(url, "select * from t") == before
+        assert read(url, "select * from t") == before, given
     assert stages(url) == []
 
 
@@ -179,16 +186,16 @@ KEPT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("table", "given", "options", "expected"), KEPT)
-def test_rows_that_the_table_holds_are_kept_exactly(
-    url: str, spark: SparkSession, table: str, given: str, options: Any, expected: Any
-) -> None:
-    execute(url, table)
-    times = 1 if options.get("once") else 2
-    for _ in range(times):
-        write(url, "t", spark.sql(given), **{n: x for n, x in options.items() if n != "once"})
+def test_rows_that_the_table_holds_are_kept_exactly(url: str, spark: SparkSession) -> None:
+    for table, given, options, expected in KEPT:
+        execute(url, "drop table if exists t", table)
+        times = 1 if options.get("once") else 2
+        for _ in range(times):
+            with without_tasks():
+                given_options = {n: x for n, x in options.items() if n != "once"}
+                write(url, "t", spark.sql(given), **given_options)
 
-    assert read(url, "select * from t") == expected
+        assert read(url, "select * from t") == expected
 
 
 def test_percent_signs_and_quotes_may_be_in_names(url: str, spark: SparkSession) -> None:
