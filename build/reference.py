@@ -50,7 +50,7 @@ may call their functions. All functions are in the schema `pgque`. Names of argu
 pass them by name (`i_limit => 10`) if there are many.
 
 Python's classes and functions say what they take in their docstrings. There are pages about
-[IO managers](assets.md#io-managers), [sinks](writing.md#keep-what-a-batch-made), the
+[IO managers](assets.md#io-managers), [sinks](writing.md#store-a-batchs-results), the
 [client](client.md) and [components](components.md).
 
 [Errors](#errors) explains the codes. A wrong text for a number, a date or JSON, and errors of
