@@ -153,7 +153,7 @@ def measure_relay(url: str, *, rounds: int) -> list[Result]:
 
 
 def _delays(url: str) -> list[float]:
-    """Updates a row again and again; returns how long each took to become an event."""
+    """Updates a row repeatedly; returns how long each update took to become an event."""
     runner = Relaying(url, "relaying")
     thread = threading.Thread(target=runner.run)
     thread.start()

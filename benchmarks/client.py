@@ -35,7 +35,7 @@ def measure(url: str, *, rounds: int) -> list[Result]:
 
 
 def without_sync(url: str) -> str:
-    """Returns the URL with synchronous_commit off, also for connections of a Consumer."""
+    """Returns the URL with synchronous_commit off, which a Consumer's connections use, too."""
     return make_conninfo(url, options="-c synchronous_commit=off")
 
 
@@ -173,7 +173,7 @@ def handle_all(url: str, queue: str, name: str) -> float:
 def _consume(url: str, connection: Connection, rounds: int, batches: int, size: int) -> Result:
     queue = f"handled_{size}"
     value(connection, "select pgque.create_queue(%s)", queue)
-    # One consumer for each round, all at the first tick.
+    # One consumer per round, all starting at the first tick.
     readers, consumers = (
         [f"{kind}{number}" for number in range(rounds + 1)] for kind in ("reader", "consumer")
     )

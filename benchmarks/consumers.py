@@ -23,7 +23,7 @@ def measure(url: str, *, rounds: int) -> list[Result]:
 
 
 def _fill(connection: Connection, schema: str, queue: str, batches: int) -> None:
-    """Makes ticks of 100 events each."""
+    """Creates ticks of 100 events each."""
     tick = {
         "pgque": "perform pgque.force_next_tick($1); perform pgque.ticker($1);",
         "pgq": "perform pgq.force_tick($1); perform pgq.ticker($1);",

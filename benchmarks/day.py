@@ -1,8 +1,8 @@
 """Measures whether a day changes anything, in 24 compressed hours: `make bench-day`.
 
 Ticks come every 100 ms, and tables are rotated each minute, which is an hour of this day. 1,000
-events are sent a second; one consumer reads them when it is notified, another one each second.
-Prints what the last hour has beside the first one, as a Markdown table; `--write` puts it into
+events are sent per second; one consumer reads them when notified, another one every second.
+Prints the last hour beside the first one, as a Markdown table; `--write` puts it into
 docs/benchmarks.md, with a picture of all hours.
 """
 
@@ -32,7 +32,7 @@ from pgque_dagster.embedded import EmbeddedPostgres
 
 _DOCS = Path(__file__).parent.parent / "docs"
 _HOURS = 24
-# Until each of a queue's tables, and each half of the logs, was used and emptied.
+# By then, each of a queue's tables and each half of the logs has been filled and truncated.
 _WARM_UP_HOURS = 5
 _WITHIN = 1.05
 _RATE = "events read"
@@ -52,7 +52,7 @@ _DEAD = "select sum(n_dead_tup) from pg_stat_user_tables where schemaname = 'pgq
 
 @dataclass
 class Hour:
-    """What was measured in an hour; times are in milliseconds, sizes in megabytes."""
+    """The measurements of an hour; times are in milliseconds, sizes in megabytes."""
 
     sends: list[float] = field(default_factory=list)
     cycles: list[float] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Hour:
     dead: float = 0
 
     def figures(self) -> dict[str, float]:
-        """The figures that are compared with those of another hour."""
+        """The figures to compare with another hour's."""
         p99 = statistics.quantiles(self.latencies, n=100)[98]
         return {
             "send to delivery, p50 (ms)": statistics.median(self.latencies),
@@ -76,7 +76,7 @@ class Hour:
 
 
 class Day:
-    """The hours so far; what is measured belongs to the last one."""
+    """The hours so far; new measurements go into the last one."""
 
     def __init__(self) -> None:
         self.hours = [Hour()]
@@ -107,7 +107,7 @@ def main() -> None:
 
 
 def measure(url: str, seconds: float) -> list[Hour]:
-    """Returns what each hour of so many seconds had, after those of the warm-up."""
+    """Returns the hours, which last this many seconds, without those of the warm-up."""
     with connect(url) as db:
         value(db, "select pgque.create_queue('day')")
         for option, to in {"rotation_period": f"{seconds} seconds", "ticker_max_lag": "0"}.items():
@@ -204,7 +204,7 @@ def _consume_all(db: psycopg.Connection) -> None:
 
 
 def results(hours: list[dict[str, float]]) -> list[Result]:
-    """What the last hour has beside the first one."""
+    """Compares the last hour with the first one."""
     return [_result(name, [hour[name] for hour in hours]) for name in hours[0]]
 
 

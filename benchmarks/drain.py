@@ -1,7 +1,7 @@
-"""Measures how fast a backlog goes by, through Dagster's daemon and Spark: `make bench-drain`.
+"""Measures how fast Dagster's daemon and Spark process a backlog: `make bench-drain`.
 
-The sensor and everything else have their defaults. Prints a Markdown table, and where the time of
-the runs went; `--write` puts both into docs/benchmarks.md.
+The sensor and everything else have their defaults. Prints a Markdown table, and how the runs spent
+their time; `--write` puts both into docs/benchmarks.md.
 """
 
 import argparse
@@ -151,7 +151,7 @@ def _wait(url: str, last: int) -> None:
 
 
 class Memory:
-    """The peak memory of the processes of runs, without what they share with others.
+    """The peak memory of the runs' processes, without memory that they share with others.
 
     Args:
         daemon: the process whose descendants are measured.
@@ -195,7 +195,7 @@ def _part(process: psutil.Process) -> str | None:
 
 
 def _runs(instance: dg.DagsterInstance) -> list[dict[str, float]]:
-    """Returns when each run reached which point, the first run first."""
+    """Returns when each run reached each point, in the order of the runs."""
     runs = []
     for record in instance.get_run_records(dg.RunsFilter(), ascending=True):
         points = {"created": record.create_timestamp.timestamp()}
@@ -219,7 +219,7 @@ _POINTS = {
 
 
 def _breakdown(runs: Sequence[dict[str, float]], seconds: float) -> str:
-    """Returns where the time went, as a Markdown table."""
+    """Returns the time that each part took, as a Markdown table."""
     names = {
         "launch the run, and import the code": ("created", "started"),
         "start the step": ("started", "step"),

@@ -1,7 +1,7 @@
-"""Measures a Consumer against the workers of procrastinate and pgqueuer; no handler does a thing.
+"""Measures a Consumer against the workers of procrastinate and pgqueuer, with empty handlers.
 
-Each of them works off as many jobs, which are in its queue before, one process on the same server.
-The rivals handle ten jobs at a time, which is faster for them than one; the Consumer one.
+Each handles the same number of jobs, already in its queue, in one process on the same server. The
+rivals handle ten jobs at a time, which is faster for them than one; the Consumer handles one.
 """
 
 import asyncio
@@ -94,5 +94,5 @@ def _consumer(url: str, connection: Connection, queue: str) -> float:
     value(connection, "select pgque.create_queue(%s)", queue)
     value(connection, "select pgque.register_consumer(%s, 'worker')", queue)
     fill(connection, queue, _JOBS // _BATCH, _BATCH)
-    # With the time in which it connects, as for the rivals.
+    # Includes the time to connect, as for the rivals.
     return timed(lambda: handle_all(url, queue, "worker")) / _JOBS

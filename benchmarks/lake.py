@@ -1,6 +1,6 @@
-"""Measures the sinks of files and tables against Spark's own Parquet writer: `make bench-lake`.
+"""Measures the file and table sinks against Spark's own Parquet writer: `make bench-lake`.
 
-Each one stores the same rows as one batch, on a local disk, in turns. Prints a Markdown table;
+They take turns storing the same rows as one batch, on a local disk. Prints a Markdown table;
 `--write` puts it into docs/benchmarks.md.
 """
 
@@ -83,7 +83,7 @@ def main() -> None:
 
 @contextmanager
 def bench(folder: Path) -> Iterator["Bench"]:
-    """A queue in a server of its own, and a Spark session."""
+    """A queue on its own server, and a Spark session."""
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -166,7 +166,7 @@ class Bench:
         ]
 
     def publishing(self, rounds: int) -> list[Result]:
-        """Measures what comes after the tasks, for a batch of many files."""
+        """Measures the part after the tasks, for a batch of many files."""
         frame = rows(self._spark, FILES * 10).repartition(FILES)
 
         def cost(kind: str) -> float:

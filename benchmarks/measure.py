@@ -45,7 +45,7 @@ class Result:
 
 
 def timed(operation: Callable[[], object], times: int = 1) -> float:
-    """Runs an operation so many times, and returns the seconds per operation."""
+    """Runs an operation this many times, and returns the seconds per operation."""
     start = time.perf_counter()
     for _ in range(times):
         operation()

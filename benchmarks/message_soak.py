@@ -1,8 +1,8 @@
 """Measures messages while a transaction holds an old snapshot: postgremq, then its rivals.
 
-Each of them gets 1,000 messages a second. One consumer takes and finishes messages until there are
-none, and counts the time that the calls took. They run one after another: dead rows of one would
-cost the others time of the processor and of the disk.
+Each gets 1,000 messages a second. One consumer takes and finishes messages until there are none,
+and adds up the time of the calls. They run one after another, because the dead rows of one would
+cost the others processor and disk time.
 """
 
 import threading
@@ -17,7 +17,7 @@ from benchmarks.servers import Connection, connect, value
 _A_SECOND = 1000
 _SIZE = 10
 _WINDOW = 10.0
-# The number of windows at the start and at the end to compare; in a short run, half of all each.
+# The number of windows to compare at the start and at the end; in a short run, half of all.
 _WINDOWS = 6
 
 _DEAD = {
@@ -28,7 +28,7 @@ _DEAD = {
 
 
 def measure(url: str, *, seconds: float) -> list[Result]:
-    """Returns the results with a held xmin horizon, of so many seconds each."""
+    """Returns the results with a held xmin horizon; each measurement takes this many seconds."""
     prepare(url)
     return [_soak(url, rival, seconds) for rival in RIVALS]
 
@@ -74,7 +74,7 @@ def _maintain(url: str, done: threading.Event) -> None:
 
 
 def _window(connection: Connection, rival: Rival) -> float:
-    """The messages per second of busy time that it finishes."""
+    """Returns the messages finished per second of busy time."""
     taken, busy = 0, 0.0
     end = time.monotonic() + _WINDOW
     while (start := time.monotonic()) < end:

@@ -1,9 +1,9 @@
 """Measures postgremq against PGMQ and a plain table with SKIP LOCKED.
 
-PGMQ's functions are written here after its documentation: one table per queue, whose name is put
-into the statement at each call. Each rival sends, takes and deletes the same messages, in as many
-calls, over one connection whose statements are prepared, with synchronous_commit off. Ours also
-notifies listeners of each message, numbers its claims with tokens, and keeps what was finished.
+PGMQ's functions are written here from its documentation: one table per queue, whose name is put
+into the statement at each call. Each rival sends, takes and deletes the same messages, in the same
+number of calls, over one connection with prepared statements and synchronous_commit off. Ours also
+notifies listeners of each message, gives each claim a token, and keeps finished messages.
 """
 
 from collections.abc import Callable
@@ -57,7 +57,7 @@ create table rival.plain (
 
 @dataclass(frozen=True)
 class Rival:
-    """How one of them sends a message, sends many, and takes and finishes up to so many."""
+    """How a contender sends one message, sends many, and takes and finishes up to a number."""
 
     name: str
     send: str
@@ -78,7 +78,7 @@ def measure(url: str, *, rounds: int) -> list[Result]:
     """Returns the results of single calls."""
     prepare(url)
     with connect(url) as connection:
-        # Statements are prepared at their first call, by all of them.
+        # All contenders prepare their statements at the first call.
         connection.prepare_threshold = 0
         return [
             *_compare(

@@ -1,6 +1,6 @@
 """Draws the results: how far each figure is from its target.
 
-`python -m benchmarks.picture` draws those of the table in docs/benchmarks.md again.
+`python -m benchmarks.picture` redraws the table in docs/benchmarks.md.
 """
 
 from collections.abc import Sequence

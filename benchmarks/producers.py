@@ -37,7 +37,7 @@ def measure(url: str, *, seconds: int, rounds: int) -> list[Result]:
             results += _single(url, queues, seconds=seconds, rounds=rounds)
             results += _batched(connection, queues, rounds=rounds)
             results.append(_first(url, queues))
-        # The other measurements count the queues that they make.
+        # The other measurements count the queues that they create.
         for number in range(1, queues + 1):
             value(connection, "select pgque.drop_queue(%s, true)", f"bench{number}")
         while value(connection, "select pgque.maint_event_tables()"):
@@ -81,7 +81,7 @@ def _single(url: str, queues: int, *, seconds: int, rounds: int) -> list[Result]
 def _batched(connection: Connection, queues: int, *, rounds: int) -> list[Result]:
     queue = f"bench{queues}"
     table = value(connection, "select pgque.current_event_table(%s)", queue)
-    # Both are encoded before, so that Python's time for this is not measured.
+    # Both are encoded beforehand, so that this is not measured.
     rows = f"t\t{PAYLOAD}\n".encode() * BATCH
     payloads = [PAYLOAD] * BATCH
     array = Transformer(connection).get_dumper(payloads, PyFormat.BINARY).dump(payloads)
@@ -142,7 +142,7 @@ def _of(queues: int) -> str:
 
 
 def pgbench(url: str, statement: str, seconds: int) -> Callable[[], float]:
-    """Returns a function that runs a statement by 4 clients, and returns its seconds per run."""
+    """Returns a function that runs a statement with 4 clients and returns the seconds per run."""
 
     def cost() -> float:
         with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""A project of Dagster's, whose daemon runs while it is measured."""
+"""A Dagster project whose daemon runs while it is measured."""
 
 import os
 import sys
@@ -18,15 +18,15 @@ def write_project(folder: Path, definitions: str) -> None:
 
 @contextmanager
 def daemon(folder: Path, home: Path, environment: Mapping[str, str]) -> Iterator[int]:
-    """Runs Dagster's daemon while the block runs, and then ends it with all its runs.
+    """Runs Dagster's daemon while the block runs, then ends it and all its runs.
 
     Args:
         folder: the project.
-        home: of the instance; its log is there, too. Its end is printed after a TimeoutError.
-        environment: what the definitions read.
+        home: the instance's, with the log, whose end is printed after a TimeoutError.
+        environment: variables that the definitions read.
 
     Yields:
-        The id of its process, which is that of its session.
+        The id of its process, which is also its session's.
     """
     log = home / "log"
     command = [Path(sys.executable).with_name("dagster-daemon"), "run", "-w", "workspace.yaml"]

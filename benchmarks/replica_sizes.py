@@ -83,7 +83,7 @@ def _of_size(spark: SparkSession, url: str, folder: Path, size: int) -> list[Res
 
 
 def is_copied(client: Client, queue: str, consumer: str) -> bool:
-    """Tells whether a replica of one table is complete. Several batches copy a large table."""
+    """Returns whether a replica is complete. Several batches copy a large table."""
     return any(each.consumer == consumer and each.is_copied for each in client.replicas(queue))
 
 
@@ -102,7 +102,7 @@ def _result(
 
 
 def _quiet(_: str) -> None:
-    """Takes the messages about copies."""
+    """Discards the messages about copies."""
 
 
 def _bytes_in(folder: Path) -> int:
@@ -110,7 +110,7 @@ def _bytes_in(folder: Path) -> int:
 
 
 def _peak(*, reset: bool = False) -> int:
-    """Returns the peak memory of this process; after a reset, the memory that it has."""
+    """Returns this process's peak memory; after a reset, its current memory."""
     if reset:
         Path("/proc/self/clear_refs").write_text("5")
     (line,) = (

@@ -1,4 +1,4 @@
-"""Measures replicas of tables, and what capturing their changes costs: `make bench-replica`.
+"""Measures table replicas, and what capturing their changes costs: `make bench-replica`.
 
 Needs the Debian packages postgresql-15 and libpostgresql-jdbc-java. Prints a Markdown table;
 `--write` puts it into docs/benchmarks.md.
@@ -47,7 +47,7 @@ Target = DeltaReplicas | IcebergReplicas | PostgresReplicas
 ROWS = 500_000
 CHANGES = 50_000
 SIZES = (1_000_000, 10_000_000, 30_000_000)
-# Transactions of one row that are sent while the lag is measured, and how often a batch is made.
+# The rate of one-row transactions while the lag is measured, and how often a batch is made.
 RATE, TICK_SECONDS = 100, 1.0
 FORMATS = "Delta", "Iceberg", "PostgreSQL"
 
@@ -122,8 +122,8 @@ class Bench:
 
     Args:
         spark: the session.
-        client: of the table's database.
-        folder: for replicas in the lake.
+        client: a client of the table's database.
+        folder: where the replicas in the lake are.
         rows: how many rows the table has.
     """
 
@@ -155,7 +155,7 @@ class Bench:
         )
 
     def sustained(self, kind: str, changes: int, rounds: int) -> Result:
-        """Measures how many changes are applied while as many are made, after one such batch."""
+        """Measures how many changes are applied while as many are made, after a warm-up batch."""
         target = self._follow(kind)
         self._change(changes)
         with ThreadPoolExecutor(1) as pool:
@@ -178,7 +178,7 @@ class Bench:
         )
 
     def lag(self, kind: str, seconds: int) -> Result:
-        """Measures the time from a change to the ack of the batch that has it."""
+        """Measures the time from a change to the ack of its batch."""
         target = self._follow(kind)
         lags: list[float] = []
         with self._changing_rows():
@@ -202,7 +202,7 @@ class Bench:
         )
 
     def _follow(self, kind: str) -> Target:
-        """Returns the replica that stays, after it has been brought up to date."""
+        """Returns the replica that stays, brought up to date."""
         target = self._targets.setdefault(kind, self._target(kind))
         self._replicate_all(kind, target)
         return target
@@ -214,7 +214,7 @@ class Bench:
         return seconds
 
     def _replicate_all(self, kind: str, target: Target) -> None:
-        """Copies the table, by as many batches as that takes, or applies what there is."""
+        """Copies the table, in as many batches as needed, or applies all changes."""
         while True:
             self._tick()
             self._replicate(kind, target)
@@ -297,7 +297,7 @@ class Bench:
         self._client.ticker()
 
     def _change(self, changes: int) -> None:
-        """Changes rows in statements of a thousand: 8 of 10 are updates of rows at random."""
+        """Changes rows, a thousand per statement; 8 of 10 statements update random rows."""
         with connect(self._client.url) as db:
             part = _STATEMENT_ROWS // 10
             for _ in range(changes // _STATEMENT_ROWS):
@@ -311,7 +311,7 @@ class Bench:
 
     @contextmanager
     def _changing_rows(self) -> Iterator[None]:
-        """Updates one row a transaction for the block."""
+        """Updates rows while the block runs, one per transaction."""
         done = threading.Event()
 
         def change() -> None:

@@ -99,7 +99,7 @@ def main() -> None:
     for name, measure in parts.items():
         if options.only in (None, name):
             print(f"measuring {name}", file=sys.stderr, flush=True)
-            # Each on a server of its own, because some leave long logs or much to write.
+            # Each has its own server, because some leave long logs or much to write.
             with rivals(**settings) as url:
                 results += measure(url)
     table = to_markdown(results)

@@ -1,11 +1,10 @@
 """Measures the time from send to ack by the sensor: `make bench-latency`.
 
-In its project, Spark parses and sums up ten events at a time. It is measured with warm processes
-and with Dagster's default launcher, each with a Spark in the runs and with sessions of a Spark
-Connect server, and with eight consumers that get the same events at once. A figure is a share of
-what a process takes to start Spark alone, because machines differ. The memory is the most that
-Dagster and its runs, the JVMs and Spark's Python workers held at a time, without what processes
-share.
+In the project, Spark parses and sums up ten events at a time. Warm processes and Dagster's default
+launcher are measured, each with Spark in the runs and with sessions of a Spark Connect server, and
+with eight consumers that get the same events at once. A figure is relative to the time that a
+process takes to start Spark alone, because machines differ. The memory is the most that Dagster
+and its runs, the JVMs and Spark's Python workers held at once, without shared memory.
 """
 
 import argparse
@@ -73,7 +72,7 @@ _LOCAL = {
     "spark.sql.shuffle.partitions": "2",
 }
 
-# The least that a run with a Spark of its own takes.
+# The minimum for a run that starts its own Spark.
 _BARE_SPARK = """
 import json, os
 from pyspark.sql import SparkSession
@@ -183,7 +182,7 @@ def _queue(url: str) -> Iterator[None]:
 
 @contextmanager
 def _consumers(url: str, count: int) -> Iterator[None]:
-    """Has the queue this many consumers for the block, and one after it."""
+    """Gives the queue this many consumers while the block runs, and one afterwards."""
     with Client(url) as client:
         for number in range(count):
             client.register_consumer("orders", f"revenue_{number}")
@@ -246,7 +245,7 @@ def _parts(home: Path, sent: Sequence[float], seconds: Sequence[float]) -> dict[
     """Returns the medians of the parts of the time from send to ack, in seconds.
 
     Args:
-        home: of the instance, which has started one run for each batch.
+        home: the instance's, which has started one run for each batch.
         sent: when the events of each batch were sent, by the clock.
         seconds: the time until the ack of each.
     """
@@ -271,7 +270,7 @@ def _parts(home: Path, sent: Sequence[float], seconds: Sequence[float]) -> dict[
 
 
 def _memory(session: int) -> dict[str, float]:
-    """Returns the megabytes of Dagster, the Connect server and all below them, by part."""
+    """Returns the memory of Dagster, the Connect server and their children, in MB, by part."""
     found = dict.fromkeys(_PARTS, 0.0)
     servers = [child for child in psutil.Process().children() if child.name() == "java"]
     for root in (psutil.Process(session), *servers):

@@ -2,7 +2,7 @@
 
 The rival keeps its counter and its consumers' positions in rows that it updates, and its entries in
 a table from which it deletes. It has the keys and foreign keys of Qgres, but not its triggers,
-which check each number again.
+which recheck each number.
 """
 
 import itertools
@@ -129,7 +129,7 @@ def _compare(connection: Connection, rounds: int) -> list[Result]:
 def _case(
     connection: Connection, calls: dict[str, str], write: str, read: str | None, page: int
 ) -> Callable[[], float]:
-    """Times writes, which are read outside of the time, or reads, which are written before."""
+    """Times writes, or reads of entries written beforehand."""
     send = prepared(connection, calls[write])
     reader = "consume" if write == "publish" else "remove"
     empty = prepared(connection, calls[reader].format("null"))
@@ -150,7 +150,7 @@ def _case(
 
 
 def _held(url: str, connection: Connection, seconds: float) -> list[Result]:
-    """Publishes, consumes, adds and removes one entry at a time below an old snapshot."""
+    """Publishes, consumes, adds and removes one entry at a time while an old snapshot is held."""
     rates: dict[str, list[float]] = {}
     dead: dict[str, int] = {}
     with connect(url) as holder:
@@ -187,7 +187,7 @@ def _held(url: str, connection: Connection, seconds: float) -> list[Result]:
 
 
 def _rates(calls: list[Callable[..., object]], seconds: float) -> list[float]:
-    """Cycles a second in each sixth of the time."""
+    """Returns the cycles per second in each sixth of the time."""
     rates = []
     for _ in range(6):
         start = time.perf_counter()

@@ -24,7 +24,7 @@ _SETTINGS = ("max_wal_size = '8GB'", "checkpoint_timeout = '30min'", "autovacuum
 
 @contextmanager
 def rivals(**settings: str) -> Iterator[str]:
-    """Runs a server for the block, with further settings.
+    """Runs a server with additional settings while the block runs.
 
     Yields:
         The URL of a database with both schemas, `pgque` and `pgq`.
@@ -59,7 +59,7 @@ def value(connection: Connection, statement: str, *params: object) -> Any:
 
 
 def prepared(connection: Connection, statement: str) -> Callable[..., PGresult]:
-    """Prepares a statement and returns a function that runs it by libpq, with little Python."""
+    """Prepares a statement; returns a function that runs it through libpq, with little Python."""
     name = f"bench_{next(_names)}".encode()
     answer = connection.pgconn.prepare(name, statement.encode())
     assert answer.status == ExecStatus.COMMAND_OK, answer.error_message

@@ -1,9 +1,9 @@
 """Measures what sending and storing cost with 1, 2 and 4 shards: `make bench-shards`.
 
-Each shard is a server of its own on this machine, which has its part of the events, and all share
-its cores. A run in this process reads them side by side, parses and stores them in Delta.
-What one shard costs is the model of docs/scaling.md: a fixed part of each run, and a time for each
-event. It is compared with what more of them cost. Prints a Markdown table; `--write` puts it into
+Each shard is a server on this machine with its share of the events; all share the machine's cores.
+A run in this process reads them in parallel, parses the events and stores them in Delta. The cost
+of one shard gives the model of docs/scaling.md: a fixed time per run, and a time per event. The
+cost of more shards is compared with it. Prints a Markdown table; `--write` puts it into
 docs/benchmarks.md.
 """
 
@@ -63,9 +63,9 @@ class Measured:
     Attributes:
         shards: the number.
         events: how many events are sent, and stored by a run.
-        sending: to send and tick them, a session for each shard.
-        run: of a run, from its claims to its acks.
-        run_of_few: of a run over few events.
+        sending: to send and tick them, with a session for each shard.
+        run: for a run, from its claims to its acks.
+        run_of_few: for a run over few events.
     """
 
     shards: int
@@ -79,8 +79,8 @@ def results(measured: Measured, one: Measured) -> Iterator[Result]:
     """Yields the lines for a number of shards.
 
     Args:
-        measured: what was measured with it.
-        one: the same of the least number of shards, which predicts the time of a run.
+        measured: the measurements with it.
+        one: those with the fewest shards, which predict the time of a run.
     """
     shards = f"{measured.shards} shard{'s' if measured.shards > 1 else ''}"
     events = measured.events
@@ -111,12 +111,12 @@ def results(measured: Measured, one: Measured) -> Iterator[Result]:
 
 
 class Bench:
-    """Shards with servers of their own, and an asset that stores their events.
+    """Shards, each with its own server, and an asset that stores their events.
 
     Args:
-        folder: for servers and output.
+        folder: where servers and output are.
         shards: how many.
-        spark: the resource of the session.
+        spark: the resource with the session.
         stack: stops the servers.
     """
 
@@ -140,7 +140,7 @@ class Bench:
         }
 
     def measure(self, events: int, rounds: int) -> Measured:
-        """Sends and stores events, and few of them, in turns."""
+        """Sends and stores many events and few events in turns."""
         sending = []
 
         def run(count: int) -> float:

@@ -13,7 +13,7 @@ from benchmarks.measure import Result
 from benchmarks.servers import Connection, connect, value
 
 _WINDOW = 10.0
-# The number of windows at the start and at the end to compare; in a short run, half of all each.
+# The number of windows to compare at the start and at the end; in a short run, half of all.
 _WINDOWS = 6
 
 

@@ -80,7 +80,7 @@ def main() -> None:
 
 @contextmanager
 def server() -> Iterator[Postgres]:
-    """Runs a server with a database `bench` for the block, over TCP for both Java and psql."""
+    """Runs a server with a database `bench` while the block runs, over TCP for Java and psql."""
     port = free_port()
     settings = {
         "listen_addresses": "127.0.0.1",
@@ -109,7 +109,7 @@ def tcp_url(running: Postgres) -> str:
 
 @contextmanager
 def session() -> Iterator[SparkSession]:
-    """Runs a Spark session for the block."""
+    """Runs a Spark session while the block runs."""
     if not _JAR.is_file():
         raise SystemExit("the JDBC driver is missing: apt install libpostgresql-jdbc-java")
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -189,7 +189,7 @@ def reads(
 
 
 def typed(spark: SparkSession, url: str, batch_id: int, rounds: int) -> list[Result]:
-    """Measures reading the payloads of the large batch, by payload() and by from_json."""
+    """Measures reading the payloads of the large batch with payload() and with from_json."""
     with Client(url) as client:
         batch = _claimed(client, "large", batch_id)
         slices = client.run(plans.read_plan(batch_id, 2)).slices
@@ -244,7 +244,7 @@ def typed(spark: SparkSession, url: str, batch_id: int, rounds: int) -> list[Res
 
 
 def small_batch(spark: SparkSession, url: str, batch_id: int, rounds: int) -> list[Result]:
-    """Measures planning and reading a batch of 100 events, by the driver and by the data source."""
+    """Measures planning and reading a batch of 100 events on the driver and in the data source."""
     with Client(url) as client:
         batch = _claimed(client, "small", batch_id)
 

@@ -76,7 +76,7 @@ def _prepare(connection: Connection) -> None:
 
 
 def _longest_poll(url: str, seconds: int) -> float:
-    """Returns the seconds of the longest call of next_batch of any queue but the first."""
+    """Returns the seconds of the longest next_batch call on any queue but the first."""
     longest = 0.0
     with connect(url) as connection:
         polls = [
@@ -98,7 +98,7 @@ def _longest_poll(url: str, seconds: int) -> float:
 
 
 def _maintain(url: str, done: threading.Event, peaks: list[float]) -> None:
-    """Rotates the logs whenever they can be, and notes the memory of the server's process."""
+    """Rotates the logs whenever possible, and records the memory of the server's process."""
     with connect(url) as connection:
         process = value(connection, "select pg_backend_pid()")
         while not done.is_set():
@@ -108,7 +108,7 @@ def _maintain(url: str, done: threading.Event, peaks: list[float]) -> None:
 
 
 def _own_megabytes(process: int) -> float:
-    """Returns the resident memory of a process that it shares with no other, in MB."""
+    """Returns the resident memory of a process, in MB, without shared memory."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     sizes = dict(line.split(":", 1) for line in lines)
     return int(sizes["RssAnon"].split()[0]) / 1000

@@ -1,6 +1,6 @@
 """Measures ticks against PgQ's C extension, in processor time of the server's session.
 
-Other work on the machine changes this time less than it changes the time that a client waits.
+Other work on the machine affects this time less than it affects the time that a client waits.
 """
 
 import statistics
@@ -31,7 +31,7 @@ def _clock(connection: Connection) -> Callable[[], float]:
 
 
 def _cycle(connection: Connection, cycles: int) -> list[Result]:
-    """Measures everything that one event takes, when each event has a tick of its own."""
+    """Measures the whole cycle of one event, when each event has its own tick."""
     now = _clock(connection)
     costs: dict[tuple[str, str], list[float]] = {}
     calls = {}

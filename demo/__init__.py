@@ -1,4 +1,4 @@
 """Replicates pgbench's bank into Delta with Dagster and Spark, and compares the two.
 
-Run `python -m demo` or `make demo`. docs/replicas.md describes what it shows.
+Run `python -m demo` or `make demo`. docs/replicas.md describes replicas.
 """

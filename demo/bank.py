@@ -1,4 +1,4 @@
-"""The bank: pgbench's four tables, and its clients, which move money."""
+"""The bank: pgbench's four tables, and its clients, which transfer money."""
 
 import subprocess
 import time
@@ -35,7 +35,7 @@ def open_bank(server: EmbeddedPostgres, url: str, log: Path) -> None:
 
 
 def alter_branches(url: str) -> None:
-    """Adds a column to the branches while the bank is open, and changes it in one of them."""
+    """Adds a column to the branches while the bank is open, and sets it in one branch."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(_LOCK_TIMEOUT)
         while True:
@@ -49,7 +49,7 @@ def alter_branches(url: str) -> None:
 
 
 class Load:
-    """A running pgbench, whose clients move money."""
+    """A running pgbench, whose clients transfer money."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self._process = process

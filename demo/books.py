@@ -1,4 +1,4 @@
-"""Compares the bank's tables with their replicas, by what DuckDB adds up in these."""
+"""Compares the bank's tables with their replicas, which DuckDB adds up."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,15 +37,15 @@ class Comparison:
 
     @property
     def is_equal(self) -> bool:
-        """Whether both have as many rows and as much money."""
+        """Whether both have the same number of rows and the same sum."""
         return self.bank == self.replica
 
 
 def compare(connection: psycopg.Connection[Any], lake: Path) -> list[Comparison]:
-    """Compares all tables, which nobody may write to meanwhile.
+    """Compares all tables, which must not be written to meanwhile.
 
     Args:
-        connection: of the bank.
+        connection: a connection to the bank.
         lake: where the replicas are.
     """
     return [
@@ -63,7 +63,7 @@ def bank_sum(connection: psycopg.Connection[Any], table: str) -> Sum:
 
 
 def replica_sum(lake: Path, table: str) -> Sum:
-    """Adds up the replica of a table, by DuckDB."""
+    """Adds up the replica of a table with DuckDB."""
     replica = pa.table(DeltaTable(lake / "public" / table).scan(columns=[MONEY[table]]))
     with duckdb.connect() as reader:
         reader.register("replica", replica)

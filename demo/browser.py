@@ -1,4 +1,4 @@
-"""A page in Chromium, driven over its debugging pipe: what a person would see."""
+"""A page in Chromium, controlled through its debugging pipe."""
 
 import base64
 import json
@@ -29,8 +29,8 @@ class Browser:
     """One page.
 
     Args:
-        commands: the pipe's end to write to.
-        answers: its end to read from.
+        commands: the pipe to write to.
+        answers: the pipe to read from.
     """
 
     def __init__(self, commands: int, answers: int) -> None:
@@ -47,11 +47,11 @@ class Browser:
         self._call("Page.navigate", url=url)
 
     def text(self) -> str:
-        """What the page says."""
+        """The text of the page."""
         return str(self.evaluate("document.body ? document.body.innerText : ''"))
 
     def wait_for(self, *words: str) -> None:
-        """Waits until the page says all of this."""
+        """Waits until the page contains all of these texts."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while missing := [word for word in words if word not in self.text()]:
             assert time.monotonic() < deadline, f"no {missing} in: {self.text()}"
@@ -91,7 +91,7 @@ class Browser:
 
 @contextmanager
 def browsing(*, width: int, height: int) -> Iterator[Browser]:
-    """A page in a Chromium of its own, while the block runs."""
+    """Runs Chromium with one page while the block runs."""
     assert PROGRAM is not None
     with tempfile.TemporaryDirectory(
         prefix="pgque-browser-", ignore_cleanup_errors=True

@@ -13,7 +13,7 @@ _STARTED_PROCESS = re.compile(r"Started process for run \(pid: (\d+)\)")
 
 
 class Chaos:
-    """Kills one run, once `begin` was called. Call `look` repeatedly until `killed` is set."""
+    """Kills one run after `begin` is called. Call `look` repeatedly until `killed` is set."""
 
     def __init__(self, dagster: Dagster) -> None:
         self._dagster = dagster
@@ -21,11 +21,11 @@ class Chaos:
         self.killed: str | None = None
 
     def begin(self) -> None:
-        """Has the next look kill."""
+        """Makes the next `look` kill a run."""
         self._has_begun = True
 
     def look(self, runs: list[Run]) -> None:
-        """Kills the process of a run that works on its batch, unless it has killed one."""
+        """Kills the process of a run that is working on its batch, unless one was killed before."""
         if not self._has_begun or self.killed is not None:
             return
         for run in runs:

@@ -82,7 +82,7 @@ def play(options: Options, place: Place, interrupts: Interrupts) -> Summary | No
 
 def set_up(options: Options, place: Place, interrupts: Interrupts, stack: ExitStack) -> Stage:
     """Starts the server, the load and Dagster, which the stack stops."""
-    # Made while the server and Dagster start, for the runs.
+    # Writes the class archive for the runs while the server and Dagster start.
     stack.enter_context(
         processes.running(
             [sys.executable, "-m", class_archive.__name__],

@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def photograph(url: str, browser: Browser) -> None:
-    """Takes each picture, of the part of the window that has the subject."""
+    """Takes each picture and crops it to the part of the window with its subject."""
     queue = f"{url}/assets/pgque/bank_queue"
     lineage = f"{queue}?view=lineage&lineageScope=neighbors&lineageDepth=5"
     replica = f"{url}/assets/bank/public/pgbench_accounts"
@@ -42,12 +42,12 @@ def photograph(url: str, browser: Browser) -> None:
 
 
 def take(browser: Browser, url: str, name: str, part: Part, *words: str) -> None:
-    """Opens a page, waits until it says these words and loads no more, and takes the picture."""
+    """Opens a page, waits until it shows these words and has loaded, and takes the picture."""
     browser.open(url)
     browser.wait_for(*words)
     while "Loading" in browser.text():
         time.sleep(0.5)
-    time.sleep(10)  # What comes after the words.
+    time.sleep(10)  # for what loads after the words
     browser.photograph(IMAGES / name, part)
 
 

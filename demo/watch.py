@@ -50,7 +50,7 @@ class Watch:
 
     @property
     def started(self) -> list[Run]:
-        """The runs that work or have succeeded."""
+        """The runs that are in progress or have succeeded."""
         return [run for run in self.runs if run.status in ("STARTED", "SUCCESS")]
 
     @property
@@ -59,10 +59,10 @@ class Watch:
         return sum(run.status == "SUCCESS" for run in self.runs)
 
     def wait(self, what: str, has_happened: Callable[[], bool]) -> None:
-        """Looks until something has happened.
+        """Waits until something has happened.
 
         Raises:
-            DemoError: if it does not happen in a long time.
+            DemoError: if it does not happen for a long time.
         """
         deadline = time.monotonic() + _STALLED_SECONDS
         while not has_happened():
@@ -90,10 +90,10 @@ class Watch:
         """Waits until each consumer has acked all events committed so far, and all runs have ended.
 
         Args:
-            log: of Dagster, for the error.
+            log: Dagster's log, which the error names.
 
         Raises:
-            DemoError: if for a long time neither events get fewer nor runs end.
+            DemoError: if, for a long time, no event is consumed and no run ends.
         """
         self._load = None
         last = _tick(self._client)

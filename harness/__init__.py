@@ -2,4 +2,4 @@
 
 
 class HarnessError(Exception):
-    """What was started cannot go on; the message says what to do."""
+    """A program cannot continue; the message says what to do."""

@@ -19,7 +19,7 @@ from .place import PROJECT, Place
 
 _READY_SECONDS = 600.0
 
-# The dialog for newcomers and the telemetry are off.
+# The welcome dialog and the telemetry are off.
 _QUIET = """\
 telemetry:
   enabled: false
@@ -32,7 +32,7 @@ def project_settings(**changes: dict[str, Any]) -> str:
     """Returns the settings of a new project, as in dagster.yaml.
 
     Args:
-        changes: settings that are other ones here, or are added, by their part of the file.
+        changes: settings to change or add, by section of the file.
     """
     settings = yaml.safe_load((project_files.FOLDER / "dagster.yaml").read_text())
     for part, values in changes.items():
@@ -56,14 +56,14 @@ def dagster_dev(
     workspace: Path,
     settings: str,
 ) -> Iterator[Dagster]:
-    """Runs `dagster dev` while the block runs, and then ends it with all its runs.
+    """Runs `dagster dev` while the block runs, then ends it and all its runs.
 
     Args:
         place: the folder for its home and its log.
         database_url: PGQUE_URL for the definitions.
         interrupts: the program's signal handling.
         workspace: the file that names the code locations.
-        settings: of the instance, as in dagster.yaml.
+        settings: the instance's, as in dagster.yaml.
 
     Yields:
         The running Dagster, once it has loaded the definitions.

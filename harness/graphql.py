@@ -1,4 +1,4 @@
-"""The part of Dagster's GraphQL that programs need: readiness, runs, logs, jobs, checks."""
+"""The part of Dagster's GraphQL API that programs need: readiness, runs, logs, jobs, checks."""
 
 import http.client
 import json
@@ -17,7 +17,7 @@ _REQUEST_SECONDS = 30
 
 
 class DagsterUnreachable(HarnessError):
-    """Dagster does not answer: it has not started yet, or has ended."""
+    """Dagster does not answer, because it has not started yet or has ended."""
 
 
 _LOCATIONS = """
@@ -131,7 +131,7 @@ class LogEntry:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The result of an asset check; the asset by the last part of its key."""
+    """The result of an asset check. The asset is the last part of its key."""
 
     asset: str
     name: str
@@ -150,7 +150,7 @@ class Dagster:
     def __init__(self, url: str, *, session: int) -> None:
         self.url = url
         self.session = session
-        # Without the proxy that the environment may name, because Dagster is on this machine.
+        # Ignores a proxy in the environment, because Dagster is on this machine.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def is_ready(self) -> bool:

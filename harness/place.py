@@ -1,4 +1,4 @@
-"""A folder of a running Dagster. Each program empties it, and only one uses it at a time."""
+"""The folder of a running Dagster. Each program empties it, and only one uses it at a time."""
 
 import fcntl
 import shutil
@@ -27,7 +27,7 @@ class Place:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Empties the folder, and locks it against others while the block runs."""
+        """Empties the folder, and locks it while the block runs."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         with self.folder.with_suffix(".lock").open("a+") as lock:
             try:

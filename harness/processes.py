@@ -61,11 +61,11 @@ def free_port() -> int:
 
 
 def end_recorded(pid_file: Path, *, marker: str) -> None:
-    """Ends the program whose id a killed one left in a file, unless another program has the id.
+    """Ends the program whose id a killed program left in a file, unless the id was reused.
 
     Args:
         pid_file: the file with the process id; it may be missing.
-        marker: an entry in the environment of this program and of no other.
+        marker: an entry that only this program has in its environment.
     """
     if not pid_file.exists():
         return
@@ -81,7 +81,7 @@ def end_recorded(pid_file: Path, *, marker: str) -> None:
 
 
 def session_members(session: int) -> list[int]:
-    """Returns the ids of a session's processes. Spark's workers leave the group but not this."""
+    """Returns the ids of a session's processes. Spark's workers only leave the group."""
     members = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -93,7 +93,7 @@ def session_members(session: int) -> list[int]:
 
 def _end(process: subprocess.Popen[bytes], kind: type[BaseException] | None) -> None:
     """Asks a program to end with its children, and kills the processes that remain."""
-    # After a signal, somebody waits for the prompt.
+    # After a signal, the user is waiting for the prompt.
     is_interrupted = kind is not None and not issubclass(kind, Exception)
     try:
         process.terminate()

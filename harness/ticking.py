@@ -1,4 +1,4 @@
-"""A ticker beside a program."""
+"""A ticker in the background of a program."""
 
 import sys
 import threading
