@@ -22,8 +22,8 @@ select pg_advisory_xact_lock(hashtextextended('pgque.install', 0));
 -- Continues as the role that owns the schema, so that all objects keep one owner: our own functions
 -- are closed to all other roles. A superuser's session may not, because SET ROLE and SET SESSION
 -- AUTHORIZATION are not a boundary: a trigger or a view of the owner could set the role back. For the
--- same reason nobody continues if another role has put something into the schema. All of this reads
--- catalogs only, because reading a relation of the schema could already run such code.
+-- same reason the installation stops if another role has put something into the schema. All of this only
+-- reads catalogs, because reading a relation of the schema could already run such code.
 do $$
 declare
     v_schema   constant oid := to_regnamespace('pgque');
@@ -78,7 +78,7 @@ begin
     if v_foreign is not null then
         raise exception 'schemas of % have objects of other roles: %', v_owner::regrole, v_foreign
             using errcode = 'insufficient_privilege',
-                  hint = 'They could run code with the rights of who installs. Drop them, then try '
+                  hint = 'They could run code with the rights of the installing role. Drop them, then try '
                          'again.';
     end if;
     execute format('set local role %s', v_owner::regrole);  -- quoted: by regrole
@@ -87,8 +87,8 @@ $$;
 
 -- ===== addons/register.sql =======================================================================
 
--- Needs the engine in the same version. No schema of the add-on may be there before, because what
--- another role put into it could run code with the rights of who installs.
+-- Needs the engine in the same version. The add-on's schema must not exist before, because objects that
+-- another role put into it could run code with the rights of the installing role.
 do $$
 declare
     v_installed  text;
@@ -177,7 +177,7 @@ create table if not exists pgq.queue_extra (
     per_tx_limit  integer
 );
 
--- How far consumers of other databases applied their queues in this one. The rows are updated in
+-- How far consumers of queues in other databases have applied them in this one. The rows are updated in
 -- place: pages have room for it, so that dead rows are removed as soon as the page is full.
 create table if not exists pgq_ext.completed_tick (
     consumer_id     text not null,
@@ -235,8 +235,8 @@ select q.queue_id,
 from pgque.queue q
 left join pgq.queue_extra x on x.queue_id = q.queue_id;
 
--- Of version 0.3, in which event tables had views here, and pgqd called the functions of
--- queue_extra_maint, which must not end unnoticed.
+-- For version 0.3, in which event tables had views here, and pgqd called the functions of
+-- queue_extra_maint. These calls must not end unnoticed.
 do $$
 declare
     v_queue_id integer;
@@ -291,7 +291,7 @@ select coalesce(s.sub_main, s.sub_id) as sub_id,
        s.sub_next_tick
 from pgque.subscription s;
 
--- Admins delete rows here, which gives the retries up, and update ev_retry_after.
+-- Admins delete rows here, which discards the retries, and update ev_retry_after.
 create or replace view pgq.retry_queue as
 select r.ev_retry_after,
        r.ev_queue,
@@ -934,7 +934,7 @@ begin
         raise exception using
             errcode = 'PQ005',
             message = pg_catalog.format(
-                'no cursor "%s" with %s events at once', coalesce(i_cursor_name, 'null'),
+                'cannot open cursor "%s" with %s events at once', coalesce(i_cursor_name, 'null'),
                 coalesce(i_quick_limit::pg_catalog.text, 'null')),
             hint = 'Name a cursor that is not open, and ask for 0 or more events.';
     end if;
@@ -1068,7 +1068,7 @@ drop function if exists pgq.refuse_role(text, text, text);  -- of version 0.3
 -- What PgQ shows about queues and consumers. The figures that PgQ leaves null at first are 0,
 -- because its own programs format them as numbers.
 
--- Each queue with its settings and what is new. ev_per_sec is 0 until there are two ticks.
+-- Each queue with its settings and its new events. ev_per_sec is 0 until there are two ticks.
 create or replace function pgq.get_queue_info(
     i_queue_name text,
     out queue_name text, out queue_ntables integer, out queue_cur_table integer,
@@ -1523,8 +1523,8 @@ $$;
 
 -- ===== addons/pgq/uninstall.sql ==================================================================
 
--- What outside of the schemas would be lost with them: triggers of tables, views that read PgQ's,
--- and what consumers recorded about batches that they applied.
+-- Returns what would be lost with the schemas: triggers of tables, views that read PgQ's, and the records
+-- of consumers about applied batches.
 create or replace function pgq.dependents()
 returns setof text
 language plpgsql stable set search_path = pgq, pg_catalog, pg_temp
@@ -1557,8 +1557,8 @@ $$;
 
 -- Removes PgQ's API. The queues with their events and consumers stay in schema pgque, and so do the
 -- roles. Refused, unless forced, while something would be lost with the schemas: tables' triggers,
--- without which changes are no longer sent, and what consumers recorded in pgq_ext. It waits for
--- transactions that record something, before it looks.
+-- without which changes are no longer sent, and the records of consumers in pgq_ext. Before it checks,
+-- it waits for transactions that write such records.
 -- locks: all tables and views of the schemas, exclusively. writes: the catalog, addon.
 create or replace function pgq.uninstall(i_force boolean default false)
 returns void
@@ -1588,7 +1588,7 @@ $$;
 -- ===== addons/pgq/grants.sql =====================================================================
 
 -- The last file: revokes everything that the earlier files created from PUBLIC, and grants each role
--- its functions. In PgQ, everybody may call the functions that show queues and consumers, and read
+-- its functions. In PgQ, every role may call the functions that show queues and consumers, and read
 -- these tables. A function that is in no list is internal.
 revoke all on schema pgq, pgq_coop, pgq_ext from public;
 revoke all on all tables in schema pgq, pgq_coop, pgq_ext from public;

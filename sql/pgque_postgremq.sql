@@ -22,8 +22,8 @@ select pg_advisory_xact_lock(hashtextextended('pgque.install', 0));
 -- Continues as the role that owns the schema, so that all objects keep one owner: our own functions
 -- are closed to all other roles. A superuser's session may not, because SET ROLE and SET SESSION
 -- AUTHORIZATION are not a boundary: a trigger or a view of the owner could set the role back. For the
--- same reason nobody continues if another role has put something into the schema. All of this reads
--- catalogs only, because reading a relation of the schema could already run such code.
+-- same reason the installation stops if another role has put something into the schema. All of this only
+-- reads catalogs, because reading a relation of the schema could already run such code.
 do $$
 declare
     v_schema   constant oid := to_regnamespace('pgque');
@@ -78,7 +78,7 @@ begin
     if v_foreign is not null then
         raise exception 'schemas of % have objects of other roles: %', v_owner::regrole, v_foreign
             using errcode = 'insufficient_privilege',
-                  hint = 'They could run code with the rights of who installs. Drop them, then try '
+                  hint = 'They could run code with the rights of the installing role. Drop them, then try '
                          'again.';
     end if;
     execute format('set local role %s', v_owner::regrole);  -- quoted: by regrole
@@ -87,8 +87,8 @@ $$;
 
 -- ===== addons/register.sql =======================================================================
 
--- Needs the engine in the same version. No schema of the add-on may be there before, because what
--- another role put into it could run code with the rights of who installs.
+-- Needs the engine in the same version. The add-on's schema must not exist before, because objects that
+-- another role put into it could run code with the rights of the installing role.
 do $$
 declare
     v_installed  text;
@@ -272,7 +272,7 @@ create table if not exists postgremq.barrier_lock (
 insert into postgremq.barrier_lock default values on conflict do nothing;
 
 -- How often the current part has changed: part 0 is the current one while this is even, part 1 while
--- it is odd. A sequence for the same reason. Only who holds the row of rotation may change it.
+-- it is odd. A sequence for the same reason. Only the session that holds the row of rotation may change it.
 create sequence if not exists postgremq.turn minvalue 0 start 0;
 
 select setval('postgremq.turn', 0)
@@ -287,14 +287,14 @@ as $$
            ::pg_catalog.int2
 $$;
 
--- How often somebody may have put an open message into the part that is not current. Who does so
--- takes the next number after the insert, and before the commit.
+-- How often a session may have put an open message into the part that is not current. Such a session
+-- takes the next number after the insert and before the commit.
 create sequence if not exists postgremq.late minvalue 0 start 0;
 
 select setval('postgremq.late', 0)
 where pg_sequence_last_value('postgremq.late') is null;
 
--- How often parts change, and when one did last. One row.
+-- How often parts change, and when they last did. One row.
 create table if not exists postgremq.rotation (
     singleton    boolean primary key default true check (singleton),
     switched_at  timestamptz not null default clock_timestamp(),
@@ -304,8 +304,8 @@ create table if not exists postgremq.rotation (
 insert into postgremq.rotation default values on conflict do nothing;
 
 -- For the part that is not current, once all of its messages were finished or moved: since when,
--- by which transaction, and the numbers of turn and late. It is void when one of these numbers is
--- another now.
+-- by which transaction, and the numbers of turn and late. It is void once one of these numbers has
+-- changed.
 create table if not exists postgremq.rotation_part (
     part     smallint primary key check (part in (0, 1)),
     turn     bigint,
@@ -314,7 +314,7 @@ create table if not exists postgremq.rotation_part (
     done_by  xid8
 );
 
--- What version 0.3 had, and this version has not, or with other arguments.
+-- Functions of version 0.3 that this version does not have, or has with other arguments.
 do $$
 declare
     v_function regprocedure;
@@ -386,9 +386,9 @@ join postgremq.queue_base q on q.queue_id = a.queue_id;
 -- Floors: where the search for the next messages begins.
 --
 -- Rows of finished messages stay until TRUNCATE, which may have to wait for old snapshots. If
--- consumers stepped over them, each call would take longer than the last. So a floor of a queue says
--- which rows need not be looked at: those up to a position in the order of due_at and id. It was
--- computed with a snapshot, and it is right because each row at or before the position
+-- consumers had to skip them, each call would take longer than the last. So a floor of a queue says
+-- which rows need not be read: those up to a position in the order of due_at and id. It was
+-- computed with a snapshot, and it is correct because each row at or before the position
 -- - was superseded for that snapshot, or is listed in the floor (due_times, due_ids);
 -- - or was inserted by a transaction that was in progress then: these are listed as late, and are
 --   looked up by their ids;
@@ -397,10 +397,10 @@ join postgremq.queue_base q on q.queue_id = a.queue_id;
 --   after it has got its id.
 -- Rotation inserts a row again with the due_at, id and transaction that it had, so a floor finds it.
 -- So a floor never hides a message, however late a publisher or a prepared transaction commits. It
--- need not be the newest to be right. A rollback takes it back with the claims that it counted in.
+-- need not be the newest to be correct. A rollback undoes it together with the claims that it includes.
 
--- Microseconds since 1970, for times of every year; the number of times after the year 290000 is that
--- of one of them, and 'infinity' is the largest number.
+-- Microseconds since 1970. All times after the year 290000 have the same number, and 'infinity' is the
+-- largest number.
 create or replace function postgremq.micros(i_time timestamptz)
 returns bigint
 language sql stable
@@ -413,9 +413,9 @@ as $$
 $$;
 
 -- The due_at of a row that becomes visible at i_vt. The caller's transaction must have an id before
--- it calls this. A message without attempts left is due never. No limit is 0 or less: the last 31 bits
--- of that minus one are a number that attempts do not reach. It names i_max once, as otherwise a call
--- with a subquery is not inlined, and parsing it takes longer than the claim.
+-- it calls this. A message without attempts left is never due. An i_max of 0 or less means no limit: then
+-- (i_max - 1) & 2147483647 is a number that attempts do not reach. It names i_max only once, because
+-- otherwise a call with a subquery is not inlined, and parsing it takes longer than the claim.
 create or replace function postgremq.due(i_vt timestamptz, i_attempts integer, i_max integer)
 returns bigint
 language sql
@@ -478,7 +478,7 @@ end;
 $$;
 
 -- The transactions that a floor lists as late and that have ended since. The rows of others are not
--- visible, and a search would step over all of them.
+-- visible, and a search would have to skip all of them.
 create or replace function postgremq.ended_since(i_floor postgremq.floor)
 returns setof xid8
 language sql stable
@@ -487,8 +487,8 @@ as $$
     where pg_catalog.pg_visible_in_snapshot(late.txid, pg_catalog.pg_current_snapshot())
 $$;
 
--- The open rows in front of a floor: those of the transactions that it lists as late, and those that it
--- lists itself. Of each late transaction at most 501.
+-- The open rows in front of a floor: those of the transactions that it lists as late, at most 501 of each,
+-- and those that it lists itself.
 create or replace function postgremq.listed_rows(i_floor postgremq.floor)
 returns setof postgremq.state
 language plpgsql
@@ -512,10 +512,10 @@ begin
 end;
 $$;
 
--- Writes a new floor after i_floor, with a position at the row that is due at i_due and has the id i_id,
--- or at the position of i_floor if this is further. If more than 500 rows in front of the position are open, the
--- position is put in front of them instead. Does nothing in a transaction stricter than READ COMMITTED,
--- whose snapshot is older than the barrier.
+-- Writes a new floor after i_floor, with a position at the row that is due at i_due and has the id i_id, or
+-- at the position of i_floor if this is further. If more than 500 rows in front of the position are open, the
+-- position is put in front of them instead. Does nothing in a transaction stricter than READ COMMITTED, whose
+-- snapshot is older than the barrier.
 -- locks: those of move_barrier. writes: floor, barrier.
 create or replace function postgremq.move_floor(i_floor postgremq.floor, i_due bigint, i_id integer)
 returns void
@@ -563,9 +563,9 @@ begin
 end;
 $$;
 
--- Of version 0.3, in which a new message that was visible at once had no due_at: gives those that are
--- unclaimed one, by a further step. A publisher that waits for this lock fails then, by the constraint,
--- and loses no message. Rows that were superseded do not fulfil the constraint.
+-- For version 0.3, in which a new message that was visible at once had no due_at: gives unclaimed messages
+-- a due_at, by a further step. A publisher that waits for this lock then violates the constraint and
+-- fails, and loses no message. Superseded rows do not satisfy the constraint.
 do $$
 begin
     if to_regclass('postgremq.state_new') is not null then
@@ -587,7 +587,7 @@ $$;
 -- ===== addons/postgremq/publish.sql ==============================================================
 
 -- Tells listeners about an event in queues. A notification has less than 8000 bytes, so a long list
--- of queues is told in several. Expressions and no PERFORM, which would start the executor.
+-- of queues is split into several. It uses expressions, because PERFORM would start the executor.
 -- locks: none. writes: a notification.
 create or replace function postgremq.tell(i_event text, i_queues text[], i_vt timestamptz)
 returns void
@@ -615,7 +615,7 @@ $$;
 
 -- Puts a new message into the queues of its topic, and tells listeners. An exclusive queue gets it
 -- only while it is alive. If the topic is logged, the message is an event of that queue, too. It
--- inserts into a part itself: to route a row through the partitioned table takes longer.
+-- inserts into a part directly, because routing a row through the partitioned table takes longer.
 -- locks: none beyond the insert's own. writes: state, an event table; a notification.
 create or replace function postgremq.distribute_message()
 returns trigger
@@ -842,8 +842,8 @@ create or replace trigger before_topic_delete
 before delete on postgremq.topics
 for each row execute function postgremq.empty_topic();
 
--- Deletes what a deleted queue leaves behind. Its states need no step: nobody looks for a queue's
--- number that is gone, and maintenance counts them as finished.
+-- Deletes what a deleted queue leaves behind. Its states need no step: no session looks for the number of
+-- a deleted queue, and maintenance counts the states as finished.
 -- locks: none beyond the delete's own. writes: finished.
 create or replace function postgremq.forget_queue()
 returns trigger
@@ -900,7 +900,7 @@ begin
 end;
 $$;
 
--- Refuses the numbers of a claim that mean nothing, and keeps the limit of attempts.
+-- Refuses invalid numbers of a claim, and keeps the limit of attempts.
 -- locks: those of keep_limit. writes: nothing.
 create or replace function postgremq.check_claim(i_queue varchar, i_vt integer, i_limit integer)
 returns void
@@ -940,7 +940,7 @@ begin
         from postgremq.ended_since(i_floor) late(txid)
         join postgremq.open_state s on s.queue_id = i_floor.queue_id and s.txid = late.txid
         where s.due_at is not null and s.vt <= v_now
-          -- Not a condition for the index over all transactions.
+          -- Written so that it is not a condition for the index over all transactions.
           and (s.due_at + 0, s.message_id) <= (i_floor.due_at, i_floor.due_id)
         limit i_limit
         for update of s skip locked;
@@ -973,7 +973,7 @@ end;
 $$;
 
 -- For a consumer that found nothing: writes a floor behind all rows of the queue if the consumer has
--- stepped over more than 64 of them, so that the next one does not. An empty queue is only read.
+-- skipped more than 64 of them, so that the next one does not. An empty queue is only read.
 -- locks: those of move_floor. writes: the same.
 create or replace function postgremq.catch_up(i_floor postgremq.floor, i_now bigint)
 returns void
@@ -993,12 +993,12 @@ $$;
 -- ===== addons/postgremq/consume.sql ==============================================================
 
 -- Claims messages of a queue, and returns them with a new token each. A message becomes visible to
--- others again after p_vt seconds, unless it is acked. A call returns at most p_limit messages, those
--- that have been visible for longest, by time of publication and id. A queue that does not exist, or
+-- others again after p_vt seconds, unless it is acked. A call returns at most p_limit messages: those
+-- that have been visible longest, by time of publication and id. A queue that does not exist, or
 -- is exclusive and no longer alive, has none.
 --
--- A claim locks the row that it supersedes and skips locked rows, so nobody waits for another
--- consumer. Then it inserts the next step, unless somebody did so after the statement's snapshot;
+-- A claim locks the row that it supersedes and skips locked rows, so consumers do not wait for each
+-- other. Then it inserts the next step, unless another session did so after the statement's snapshot;
 -- if so, it tries again. Rows are locked but never updated, which leaves no dead rows. Settings of
 -- the planner make it use the indexes, regardless of the sizes of the tables when it planned.
 -- locks: the rows that it claims. writes: state; floor, now and then.
@@ -1077,11 +1077,11 @@ $$;
 
 -- ===== addons/postgremq/answers.sql ==============================================================
 
--- What a consumer answers with the token of its claim: ack, nack, release, or a longer visibility
--- time. Each inserts the next step of the claim. It is refused when there is one already: when the
--- claim was answered, or another consumer has the message. When maintenance has moved the claim to
--- another part meanwhile, its new row is found by the next attempt. To plan a statement over both parts costs more than to run it, so all use
--- generic plans.
+-- A consumer's answers, with the token of its claim: ack, nack, release, or a longer visibility time. Each
+-- inserts the next step of the claim. It is refused if there is one already: if the claim was
+-- answered, or another consumer has the message. If maintenance has moved the claim to another part
+-- meanwhile, the next attempt finds its new row. Planning a statement over both parts costs more than
+-- running it, so all use generic plans.
 
 -- The claim that a token belongs to. One row or none. Consumers skip it while the caller's transaction
 -- is open: they would wait for its next step otherwise. Stable, as otherwise it is not inlined.
@@ -1184,7 +1184,7 @@ begin
 end;
 $$;
 
--- Gives the message of a claim back, visible at i_vt. Returns whether it did. i_refund is 1 if the
+-- Returns the message of a claim to the queue, visible at i_vt. Returns whether it did. i_refund is 1 if the
 -- delivery does not count as an attempt, and otherwise 0.
 -- locks: the claim's row. writes: state.
 create or replace function postgremq.give_back(
@@ -1236,7 +1236,7 @@ begin
 end;
 $$;
 
--- Gives a message back, visible at once. The delivery does not count as an attempt.
+-- Returns a message to the queue, visible at once. The delivery does not count as an attempt.
 -- locks: the claim's row. writes: state; a notification.
 create or replace function postgremq.release_message(
     p_queue_name varchar, p_message_id integer, p_consumer_token varchar)
@@ -1313,8 +1313,8 @@ $$;
 
 -- ===== addons/postgremq/removal.sql ==============================================================
 
--- Ends the states of messages in a queue, of all if i_messages is null: inserts a step "removed", so
--- that a claim that runs at the same time either comes first, and is superseded, or fails. With
+-- Ends the states of messages in a queue, of all messages if i_messages is null: inserts a step "removed",
+-- so that a concurrent claim either comes first, and is superseded, or fails. With
 -- i_completed_before, it spares messages that are not completed, or were later. Waits for transactions
 -- that have changed these messages, and before that for maintenance, which would copy them to
 -- finished. An older snapshot would not see what maintenance has copied, so it is refused. Returns how
@@ -1459,7 +1459,7 @@ $$;
 
 -- ===== addons/postgremq/dead_letters.sql =========================================================
 
--- Moves the messages of all queues that have had all of their delivery attempts to the dead letter
+-- Moves the messages of all queues that have used up their delivery attempts to the dead letter
 -- queue, regardless of their status: also completed ones, and those that a consumer is working on.
 -- Returns how many.
 -- locks: none beyond the insert's own. writes: dead_letter_queue, state, finished.
@@ -1490,7 +1490,7 @@ begin
 end;
 $$;
 
--- Lists the dead letters, the one that was moved first comes first.
+-- Lists the dead letters in the order in which they were moved.
 create or replace function postgremq.list_dlq_messages()
 returns table (
     queue_name varchar, message_id integer, retry_count integer, published_at timestamptz)
@@ -1504,8 +1504,8 @@ begin
 end;
 $$;
 
--- Puts messages into a queue as new ones without a delivery attempt: as the next step where their
--- earlier steps are, if these are still there.
+-- Puts messages into a queue as new ones without a delivery attempt: as the next step in the part with
+-- their earlier steps, if these still exist.
 -- locks: none beyond the insert's own. writes: state, finished.
 create or replace function postgremq.put_again(i_queue_id integer, i_messages integer[])
 returns void
@@ -1771,7 +1771,7 @@ begin
     if new.status not in ('pending', 'processing', 'completed') then
         raise exception using
             errcode = 'check_violation',
-            message = format('"%s" is no status', new.status),
+            message = format('"%s" is not a status', new.status),
             hint = 'It is pending, processing or completed.';
     end if;
     new.published_at := coalesce(new.published_at, now());
@@ -1852,19 +1852,20 @@ execute function postgremq.apply_attempt_limit();
 -- ===== addons/postgremq/rotation.sql =============================================================
 
 -- Rotation: maintenance makes the other part the current one when the period is over and that part
--- is empty, then empties the one that it left: it copies what was completed to finished, moves the
--- unfinished messages to the current part, and truncates it when no snapshot needs it any more.
+-- is empty, then empties the one that it left: it copies completed messages to finished, moves the
+-- unfinished messages to the current part, and truncates the part when no snapshot needs it any more.
 --
 -- Until then, which may take hours, the part is done, and TRUNCATE need not read it again under its
 -- lock. That loses no message:
--- - a part is called done under a lock that no transaction has which wrote to it, after a look at it
---   with a later snapshot. Then it has no open message, so no consumer writes to it either;
--- - who puts an open message there nevertheless takes a number of the sequence "late", which makes the
---   part not done for everybody: a publisher who read the current part before it changed, and who
---   puts back a finished message. The number is taken after the insert, which has to wait for the lock.
+-- - a part is declared done under a lock that excludes all transactions that wrote to it, after it was
+--   checked with a later snapshot. Then it has no open message, so no consumer writes to it either;
+-- - a session that puts an open message there nevertheless takes a number of the sequence "late", after
+--   which the part is no longer done for any session. This is a publisher that read the current part
+--   before it changed, or a session that puts back a finished message. The number is taken after the
+--   insert, which has to wait for the lock.
 
 -- Copies messages that were completed in a part to finished. Returns how many, at most i_limit; none
--- if another session is removing messages. Those that want to do so wait until the transaction ends.
+-- if another session is removing messages. Sessions that want to remove some wait until the transaction ends.
 -- locks: finished, without waiting. writes: finished.
 create or replace function postgremq.archive_part(i_part smallint, i_limit integer)
 returns integer
@@ -2064,7 +2065,7 @@ begin
         return postgremq.empty_part(v_other)::integer;
     end if;
     v_done := postgremq.archive_part(v_other, 50000);
-    -- A long backlog stays where it is until it is consumed: to move it would cost more than it frees.
+    -- A long backlog stays in its part until it is consumed: moving it would cost more than it frees.
     if (select count(*) from (
             select from postgremq.last_state s
             where s.part = v_other and s.status <> 'completed'
@@ -2088,7 +2089,7 @@ $$;
 -- Publishes the messages of a topic as events of a queue of pgque, too, from now on and in the same
 -- transaction, for consumers that read in batches. An event has type message, the payload as its
 -- data, the message's id as ev_extra1, and the time of delivery as ev_extra2 if that is later.
--- Creates the queue postgremq.<topic> if it is missing; returns its name. Call it again at will.
+-- Creates the queue postgremq.<topic> if it is missing; returns its name. The call can be repeated.
 -- locks: none beyond the insert's own. writes: topic_log; those of pgque.create_log.
 create or replace function postgremq.log_topic(p_topic varchar)
 returns text
@@ -2119,7 +2120,7 @@ as $$
     where l.topic_name = p_topic;
 $$;
 
--- Here, because who consumes the log asks for it, and not for messages.
+-- Granted here, because consumers of the log call it, and not consumers of messages.
 grant execute on function postgremq.logged_as(varchar) to pgque_reader, pgque_admin;
 
 -- Publishes no more events for a topic. The queue stays, with its consumers and the events that were

@@ -22,8 +22,8 @@ select pg_advisory_xact_lock(hashtextextended('pgque.install', 0));
 -- Continues as the role that owns the schema, so that all objects keep one owner: our own functions
 -- are closed to all other roles. A superuser's session may not, because SET ROLE and SET SESSION
 -- AUTHORIZATION are not a boundary: a trigger or a view of the owner could set the role back. For the
--- same reason nobody continues if another role has put something into the schema. All of this reads
--- catalogs only, because reading a relation of the schema could already run such code.
+-- same reason the installation stops if another role has put something into the schema. All of this only
+-- reads catalogs, because reading a relation of the schema could already run such code.
 do $$
 declare
     v_schema   constant oid := to_regnamespace('pgque');
@@ -78,7 +78,7 @@ begin
     if v_foreign is not null then
         raise exception 'schemas of % have objects of other roles: %', v_owner::regrole, v_foreign
             using errcode = 'insufficient_privilege',
-                  hint = 'They could run code with the rights of who installs. Drop them, then try '
+                  hint = 'They could run code with the rights of the installing role. Drop them, then try '
                          'again.';
     end if;
     execute format('set local role %s', v_owner::regrole);  -- quoted: by regrole
@@ -87,8 +87,8 @@ $$;
 
 -- ===== addons/register.sql =======================================================================
 
--- Needs the engine in the same version. No schema of the add-on may be there before, because what
--- another role put into it could run code with the rights of who installs.
+-- Needs the engine in the same version. The add-on's schema must not exist before, because objects that
+-- another role put into it could run code with the rights of the installing role.
 do $$
 declare
     v_installed  text;
@@ -246,8 +246,8 @@ create table if not exists qgres._sr_entry (
     primary key (entry_txid, entry_id)
 );
 
--- What an SR queue gave out: all that after_snapshot sees; of what until_snapshot sees, all up to
--- (last_txid, last_id); and of what the transaction own_txid added, all up to own_id.
+-- The entries that an SR queue has returned: all that after_snapshot sees; those that until_snapshot sees, up
+-- to (last_txid, last_id); and those that the transaction own_txid added, up to own_id.
 create table if not exists qgres._sr_position (
     pos_seq         bigint primary key,
     after_snapshot  pg_snapshot not null,
@@ -258,8 +258,8 @@ create table if not exists qgres._sr_position (
     own_id          bigint
 );
 
--- What users see. An installation over an existing one leaves it, because to replace it would wait for
--- every open transaction that looked a queue up.
+-- What users see. An installation over an existing one leaves it, because replacing it would wait for
+-- every open transaction that looked up a queue.
 do $$
 begin
     if to_regclass('qgres.queue') is null then
@@ -417,11 +417,11 @@ $$;
 
 -- ===== addons/qgres/functions.sql ================================================================
 
--- Functions over the tables of one queue. Each queue has its own, because their plans are cached: to plan
--- a statement that names a queue's tables takes longer than to run it (docs/decisions/0011). Those of
+-- Functions over the tables of one queue. Each queue has its own, because their plans are cached: planning
+-- a statement that names a queue's tables takes longer than running it (docs/decisions/0011). Those of
 -- queue 0, which has no tables, are templates: the functions of a queue are copies with its number.
--- Only functions that have locked the queue or the consumer call them. Their settings make plans that
--- stay right when the tables grow.
+-- Only functions that have locked the queue or the consumer call them. Their settings produce plans that
+-- stay good when the tables grow.
 
 -- Publishes to an SP queue: inserts an entry after the last one.
 -- locks: none. writes: the half of the entries.
@@ -525,7 +525,7 @@ $$;
 
 -- Returns up to i_limit entries of an SR queue that are visible in the later snapshot of a position and
 -- not in the earlier one. The search begins at the oldest transaction that the earlier one left open and
--- the later one sees, or behind the earlier one, so a transaction that is open for long costs nothing.
+-- the later one sees, or after the earlier one, so a long transaction costs nothing.
 -- Without a later snapshot it returns entries that this transaction added and has not removed: they are
 -- in no snapshot yet.
 create or replace function qgres.sr_page_0(i_position qgres._sr_position, i_limit bigint)
@@ -904,7 +904,7 @@ begin
 end;
 $$;
 
--- Where a consumer of an SP queue stands: the higher position of both halves.
+-- The position of a consumer of an SP queue: the higher one of both halves.
 create or replace function qgres._position(i_consumer qgres._consumer)
 returns bigint
 language plpgsql set search_path = qgres, pg_catalog, pg_temp
@@ -1030,8 +1030,8 @@ begin
 end;
 $$;
 
--- Drops a consumer. What only it had not read is no longer kept. If it is the last one, the entries
--- behind its position stay.
+-- Drops a consumer. Entries that only it had not read are no longer kept. If it is the last one, the entries
+-- after its position stay.
 -- locks: the consumer's and the queue's row, until the transaction ends. writes: _consumer, _queue.
 create or replace function qgres.consumer__drop(queue_name text, consumer_name text)
 returns void
@@ -1042,7 +1042,7 @@ declare
     v_consumer  qgres._consumer;
     v_floor     bigint;
 begin
-    -- In the order of a consumer that publishes.
+    -- Locked in the same order as by a consumer that publishes.
     perform from qgres._consumer c
     where c.queue_id = qgres.queue__get_id($1) and lower(c.consumer_name) = lower($2)
     for update;
@@ -1344,8 +1344,9 @@ $$;
 
 -- ===== addons/qgres/remove.sql ===================================================================
 
--- Removal from SR queues. What was removed is a pair of snapshots and a place between them, as ticks
--- and batches of pgque are, so nothing is deleted. Removers of a queue wait for each other at its row.
+-- Removal from SR queues. The removed entries are recorded as a pair of snapshots and a place between them,
+-- like ticks and batches of pgque, so nothing is deleted. Removers of a queue wait for each other's lock on
+-- its row.
 
 -- The newest row of an SR queue's log of positions.
 create or replace function qgres._removed(i_queue_id integer)
@@ -1373,7 +1374,7 @@ begin
 end;
 $$;
 
--- Locks an SR queue for a remover, who waits for the one before. After a restore into another
+-- Locks an SR queue for a remover, which waits for the previous one. After a restore into another
 -- cluster it adopts the queue first.
 -- locks: the queue's row, until the transaction ends. writes: nothing, or what _adopt writes.
 create or replace function qgres._lock_for_remover(i_queue_id integer)
@@ -1512,7 +1513,7 @@ $$;
 -- 3. empty: when no session holds a snapshot from before the move, in which the entries could still
 --    be unread (a dump takes its snapshot first and its locks later), the half is truncated.
 
--- The number up to which all consumers of an SP queue have read, or the last one had when it was
+-- The number up to which all consumers of an SP queue have read, or the last one had read when it was
 -- dropped.
 create or replace function qgres._floor(i_queue qgres._queue)
 returns bigint
@@ -1543,7 +1544,7 @@ begin
 end;
 $$;
 
--- Whether the current half of a queue holds an entry that everybody has read, or that was removed.
+-- Whether the current half of a queue holds an entry that all consumers have read, or that was removed.
 create or replace function qgres._has_read(i_queue qgres._queue)
 returns boolean
 language plpgsql set search_path = qgres, pg_catalog, pg_temp
@@ -1747,8 +1748,8 @@ $$;
 
 -- Maintenance of the add-on: takes the steps of rotation that are due. At most ten queues per call
 -- have a step done, so that their publishers do not wait for long. For the same reason it waits only
--- for the first one, when it holds none, and a random one is first, so that each gets its turn. A
--- publisher of two queues would also be in a deadlock with it. Returns how many.
+-- for the first one, while it holds no lock, and a random one is first, so that each gets its turn.
+-- Otherwise, a publisher to two queues could deadlock with it. Returns how many.
 -- locks: those of _rotate. writes: the same.
 create or replace function qgres.maint()
 returns integer
@@ -1772,7 +1773,7 @@ $$;
 -- ===== addons/qgres/uninstall.sql ================================================================
 
 -- Removes the schema, but not the roles, which belong to the cluster. Refused while SP queues have
--- consumers that have not read everything or entries that nobody has read, or SR queues have
+-- consumers that have not read everything or entries that no consumer has read, or SR queues have
 -- entries, unless forced.
 -- locks: all tables of the schema, exclusively. writes: the catalog, pgque.addon,
 -- pgque.snapshot_wait.
@@ -1833,8 +1834,8 @@ end;
 $$;
 
 -- The last file: revokes all from PUBLIC, then grants. What PUBLIC gets is what upstream gives it:
--- the names and types of queues, and functions that call the others with the caller's rights. Who
--- administers pgque manages serial queues, too.
+-- the names and types of queues, and functions that call the others with the caller's rights. pgque_admin
+-- also manages serial queues.
 revoke all on all tables in schema qgres from public;
 revoke all on all sequences in schema qgres from public;
 revoke all on all routines in schema qgres from public;
@@ -1876,7 +1877,7 @@ grant execute on function
     qgres.maint()
 to qgres__queue_manage, pgque_admin;
 
--- Who consumes a log has the roles of pgque.
+-- Consumers of a log have the roles of pgque.
 grant execute on function qgres.logged_as(text), qgres.list_queues()
 to pgque_reader, pgque_admin;
 

@@ -1,5 +1,5 @@
--- Needs the engine in the same version. No schema of the add-on may be there before, because what
--- another role put into it could run code with the rights of who installs.
+-- Needs the engine in the same version. The add-on's schema must not exist before, because objects that
+-- another role put into it could run code with the rights of the installing role.
 do $$
 declare
     v_installed  text;

@@ -7,7 +7,7 @@ declare
     v_queue pgque.queue := pgque.look_for_queue(i_queue_name);
 begin
     if i_limit_count < 0 then
-        perform pgque.refuse_value('no list of %s dead letters', i_limit_count::text,
+        perform pgque.refuse_value('a list cannot have %s dead letters', i_limit_count::text,
                                    'Ask for 0 or more, or null for all.');
     end if;
     return query
@@ -91,8 +91,8 @@ begin
 end;
 $$;
 
--- Returns how a consumer fared before an open batch: how many events it finished, at most i_events, and
--- how many of its newest i_events event ids are dead letters or wait for a retry. All slots of a
+-- Returns how a consumer handled events before an open batch: how many events it finished, at most i_events,
+-- and how many of its newest i_events event ids are dead letters or wait for a retry. All slots of a
 -- partitioned consumer count together: an event is finished when each slot has passed it.
 create or replace function pgque.finished_before(
     i_batch_id bigint, i_events integer, out finished integer, out failed integer)
@@ -105,7 +105,7 @@ declare
     v_last       bigint;
 begin
     if i_events is null or i_events < 1 then
-        perform pgque.refuse_value('there is no history of %s events', i_events::text,
+        perform pgque.refuse_value('a history cannot have %s events', i_events::text,
                                    'Ask for 1 or more.');
     end if;
     perform pgque.check_logs_visible();
@@ -147,7 +147,7 @@ declare
     v_purged  integer;
 begin
     if i_older_than is null or i_older_than < '0' then
-        perform pgque.refuse_value('no purge of dead letters older than %s', i_older_than::text,
+        perform pgque.refuse_value('cannot purge dead letters older than %s', i_older_than::text,
                                    'Give an interval of 0 or more; 0 purges all.');
     end if;
     delete from pgque.dead_letter d

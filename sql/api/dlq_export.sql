@@ -12,8 +12,8 @@ declare
 begin
     if i_after_id is null or i_limit_count is null or i_limit_count < 1 then
         perform pgque.refuse_value(
-            'no page of %s dead letters', i_limit_count::text,
-            'Begin after 0, go on after the last dl_id, and ask for 1 or more.');
+            'a page cannot have %s dead letters', i_limit_count::text,
+            'Start after 0, continue after the last dl_id, and ask for 1 or more.');
     end if;
     return query
     select d.dl_id, c.co_name, d.dl_time, d.dl_reason, d.ev_id, d.ev_time, d.ev_retry, d.ev_type,

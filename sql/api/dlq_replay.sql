@@ -37,11 +37,11 @@ begin
 end;
 $$;
 
--- Replays the dead letters of a queue that match, the oldest first, otherwise like dlq_replay_all.
--- i_reason is a pattern of LIKE. i_since (inclusive) and i_until (exclusive) limit the time at which
--- the events became dead letters. With i_max_id only dead letters up to this id are replayed: several
--- calls with one i_max_id replay no event that was given up again in between. Dead letters that another
--- session is replaying are skipped.
+-- Replays the dead letters of a queue that match, the oldest first, otherwise like dlq_replay_all. i_reason
+-- is a pattern of LIKE. i_since (inclusive) and i_until (exclusive) limit the time at which the events became
+-- dead letters. With i_max_id only dead letters up to this id are replayed: several calls with one i_max_id
+-- replay no event that became a dead letter again in between. Dead letters that another session is replaying
+-- are skipped.
 -- locks: the dead letters. writes: dead_letter, retry_queue, the queue's current event table.
 create or replace function pgque.dlq_replay_matching(
     i_queue_name text, i_reason text default null, i_type text default null,
@@ -54,7 +54,7 @@ declare
     v_dl     pgque.dead_letter;
 begin
     if i_limit < 0 or i_since > i_until then
-        raise exception 'no replay of % dead letters from % until %',
+        raise exception 'cannot replay % dead letters from % until %',
                         coalesce(i_limit::text, 'all'), coalesce(i_since::text, 'ever'),
                         coalesce(i_until::text, 'now')
             using errcode = 'PQ005',
@@ -92,7 +92,7 @@ $$;
 
 -- Makes a dead letter, which the caller has locked, an event for its consumer only. Refused if the queue
 -- accepts no events, the consumer is not registered, or the batch of the event is open: a worker that
--- takes that over gets the event again, and may give it up again. A retry of the event is removed.
+-- takes it over gets the event again, and may make it a dead letter again. A retry of the event is removed.
 -- locks: none beyond the caller's. writes: dead_letter, retry_queue, the queue's current event table.
 create or replace function pgque.resend_dead_letter(i_dead_letter pgque.dead_letter)
 returns bigint
@@ -125,7 +125,7 @@ begin
         raise exception 'dead letter % is an event of a batch that "%" has not finished on queue '
                         '"%"', i_dead_letter.dl_id, v_consumer, v_queue.queue_name
             using errcode = 'PQ016', hint = 'Replay it after the batch is finished; before, the '
-                                            'event could come twice.';
+                                            'event could be delivered twice.';
     end if;
 
     delete from pgque.dead_letter d where d.dl_id = i_dead_letter.dl_id;

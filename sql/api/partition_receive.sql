@@ -22,7 +22,7 @@ declare
     v_rows  bigint;
 begin
     if i_max is null or i_max < 1 then
-        perform pgque.refuse_value('no page has %s messages', i_max::text, 'Ask for 1 or more.');
+        perform pgque.refuse_value('a page cannot have %s messages', i_max::text, 'Ask for 1 or more.');
     end if;
     loop
         loop  -- the next batch spans enough ticks for about i_max events

@@ -72,7 +72,7 @@ begin
                             i_queue
                 using errcode = 'PQ015',
                       hint = format('Choose another name. Or let it finish its open batch and its '
-                                    'retries, and let slots go on at its position, in one '
+                                    'retries, and let slots continue at its position, in one '
                                     'transaction: select pgque.unregister_consumer(%1$L, %2$L, '
                                     'true); select pgque.subscribe_slots(%1$L, %2$L, slots, %3$L);',
                                     i_queue, i_consumer, v_tick);
@@ -133,7 +133,7 @@ begin
     foreach v_slot in array i_slots loop
         v_name := format('%s#%s/%s', i_consumer, v_slot, i_n);
         if pgque.register_consumer_at(i_queue, v_name, v_tick) = 0 then
-            raise exception 'consumer "%" on queue "%" is another one', v_name, i_queue
+            raise exception 'the name "%" on queue "%" belongs to another consumer', v_name, i_queue
                 using errcode = 'PQ015',
                       hint = format('Slot %s of consumer "%s" needs that name: unregister the '
                                     'other consumer, or choose another name.', v_slot, i_consumer);
@@ -206,8 +206,8 @@ begin
     end if;
     if i_on_failure is distinct from 'skip' then
         perform pgque.refuse_value(
-            'there is no policy "%s" for failed events', i_on_failure,
-            'To keep a key in order, release the slot instead of the nack: its page comes again.');
+            'unknown policy for failed events: "%s"', i_on_failure,
+            'To keep a key in order, release the slot instead of the nack: its page is delivered again.');
     end if;
 end;
 $$;

@@ -6,7 +6,7 @@ returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if strpos(consumer, '#') > 0 then
-        raise exception 'no consumer "%": # is for the slots of partitioned consumers', consumer
+        raise exception 'consumer "%" is not allowed: # is for the slots of partitioned consumers', consumer
             using errcode = 'PQ005',
                   hint = 'Choose a name without #, or subscribe slots with pgque.subscribe_slot.';
     end if;
@@ -41,7 +41,7 @@ begin
     if i_max_return is null then
         return;
     elsif i_max_return operator(pg_catalog.<) 1 then
-        perform pgque.refuse_value('no batch returns %s messages', i_max_return::pg_catalog.text,
+        perform pgque.refuse_value('a call cannot return %s messages', i_max_return::pg_catalog.text,
                                    'Ask for 1 or more.');
     end if;
     loop

@@ -12,7 +12,7 @@ begin
     if i_max_return is null then
         return;
     elsif i_max_return operator(pg_catalog.<) 1 then
-        perform pgque.refuse_value('no batch returns %s messages', i_max_return::pg_catalog.text,
+        perform pgque.refuse_value('a call cannot return %s messages', i_max_return::pg_catalog.text,
                                    'Ask for 1 or more.');
     end if;
     loop

@@ -1,9 +1,9 @@
--- Gives a partitioned consumer another number of slots, once all its slots stand at one tick without an
--- open batch. Until then each call renews the request: the slots get events up to the tick that the first
--- of them has reached, and no further. Repeat the call until it returns 0; it returns how many slots have
--- not arrived. The request is forgotten 10 minutes after the last call, and by a call with the current
--- number. Events are delivered once, and in the order of their keys; retries and dead letters go to the
--- new slot of their key. Workers must then claim slots of the new number.
+-- Gives a partitioned consumer another number of slots, once all its slots stand at one tick without an open
+-- batch. Until then each call renews the request: the slots get events up to the tick that the first of them
+-- has reached, and no further. Repeat the call until it returns 0; it returns how many slots have not reached
+-- that tick. The request is forgotten 10 minutes after the last call, and by a call with the current number.
+-- Events are delivered once, and in the order of their keys; retries and dead letters go to the new slot of
+-- their key. Workers must then claim slots of the new number.
 -- locks: the consumer's row in partition_consumer, its retries and dead letters; waits for concurrent
 -- moves of its slots. writes: partition_consumer, partition_slot_base, consumer, subscription_base,
 -- position_log, consumer_deployment, retry_queue, dead_letter, tick_request, the queue's current event
@@ -72,9 +72,9 @@ begin
 end;
 $$;
 
--- Returns where the next batch of a slot ends: at i_next_tick, but no further than where the slots meet
--- while another number of slots is requested; null if there is no next batch. Until it has arrived there,
--- a slot always has a next batch, no matter which limits the caller has set.
+-- Returns where the next batch of a slot ends: at i_next_tick, but not after the tick at which the slots stop
+-- while another number of slots is requested; null if there is no next batch. Until a slot has reached that
+-- tick, it always has a next batch, regardless of the caller's limits.
 create or replace function pgque.limit_to_change(
     i_sub_id integer, i_last_tick bigint, i_next_tick bigint)
 returns bigint

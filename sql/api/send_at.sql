@@ -11,7 +11,7 @@ declare
     v_id     bigint;
 begin
     if i_deliver_at is null or i_deliver_at = 'infinity' then
-        perform pgque.refuse_value('no delivery at %s', i_deliver_at::text,
+        perform pgque.refuse_value('an event cannot be delivered at %s', i_deliver_at::text,
                                    'Give a time; one that is past sends the event at once.');
     end if;
     if i_deliver_at <= clock_timestamp() then
@@ -63,7 +63,7 @@ declare
     v_queue pgque.queue := pgque.find_queue(i_queue);
 begin
     if i_limit is null or i_limit < 0 then
-        perform pgque.refuse_value('no list of %s scheduled entries', i_limit::text,
+        perform pgque.refuse_value('a list cannot have %s scheduled entries', i_limit::text,
                                    'Ask for 0 or more.');
     end if;
     return query

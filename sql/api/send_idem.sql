@@ -88,7 +88,7 @@ begin
             hint = 'Pass a text that is the same each time the same event is sent.';
     end if;
     perform pgque.refuse_value(
-        'no idempotency key that lives for %s', i_ttl::text,
+        'an idempotency key cannot live for %s', i_ttl::text,
         'Give an interval above 0 and up to 100 years; the default is 1 hour.');
 end;
 $$;

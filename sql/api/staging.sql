@@ -158,7 +158,7 @@ language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     raise exception 'staging % is not open', coalesce(i_staging_id::text, 'null')
         using errcode = 'PQ022',
-              hint = 'It was published, aborted or given up a day after its last use, or its queue '
+              hint = 'It was published, aborted or discarded a day after its last use, or its queue '
                      'was dropped: write the events again.';
 end;
 $$;

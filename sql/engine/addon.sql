@@ -4,7 +4,7 @@ select a.addon_name
 from pgque.addon a
 where to_regprocedure(format('%I.maint()', a.addon_name)) is not null;
 
--- Runs the maintenance of an add-on, and returns how many things it did. Returns 0 if the add-on has
+-- Runs the maintenance of an add-on, and returns how many operations it did. Returns 0 if the add-on has
 -- been removed in the meantime.
 -- locks: those of that function. writes: the same.
 create or replace function pgque.maint_addon(i_addon_name text)

@@ -129,7 +129,7 @@ end;
 $$;
 
 -- Refuses an isolation level stricter than READ COMMITTED. A function that truncates must see every
--- committed row; otherwise it would lose rows that came after an old snapshot.
+-- committed row; otherwise it would lose rows that were committed after an old snapshot.
 create or replace function pgque.check_read_committed(i_work text)
 returns void
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$

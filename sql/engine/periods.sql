@@ -7,7 +7,7 @@ returns interval
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if p_patience is null or p_patience < '0' then
-        perform pgque.refuse_value('no patience of %s with snapshots', p_patience::text,
+        perform pgque.refuse_value('the snapshot patience cannot be %s', p_patience::text,
                                    'Give an interval of 0 or more; the default is 1 hour.');
     end if;
     update pgque.log_rotation set patience = p_patience;
@@ -23,7 +23,7 @@ language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp a
 begin
     if p_period_ms is null or p_period_ms not between 1 and 1000 then
         perform pgque.refuse_value(
-            'no tick period of %s ms', p_period_ms::text,
+            'the tick period cannot be %s ms', p_period_ms::text,
             'Give 1 to 1000. To tick less often, raise ticker_max_lag of the queues.');
     end if;
     update pgque.config set tick_period_ms = p_period_ms;

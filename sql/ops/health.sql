@@ -56,7 +56,7 @@ cross join lateral (
     select date_trunc('milliseconds', clock_timestamp() - q.tick_time) as age
 ) t;
 
--- While a relay does not run, its slot holds the WAL: more than max_wal_size, or until it may not.
+-- While a relay does not run, its slot holds the WAL: more than max_wal_size, or up to the allowed limit.
 create or replace view pgque.relay_health (queue_name, check_name, status, detail) as
 select r.queue_name, 'relay',
        case when r.problem is not null or r.wal_status = 'unreserved' then 'critical'
@@ -68,8 +68,8 @@ select r.queue_name, 'relay',
                         ', and is lost after ' || pg_size_pretty(r.left_bytes) || ' more', r.queue_name) end
 from pgque.relays() r;
 
--- Returns what keeps rotation from emptying the next event table although no consumer is behind: the
--- sessions whose snapshots it waits for, who locks the table, or unread events in it, from a writer that
+-- Returns what keeps rotation from emptying the next event table although no consumer is behind: sessions
+-- whose snapshots it waits for, sessions that lock the table, or unread events in it from a writer that
 -- asked for the current table long ago. Null if nothing does.
 create or replace function pgque.rotation_obstacle(i_queue pgque.queue)
 returns text
@@ -121,7 +121,7 @@ select q.queue_name, 'rotation_health',
                         'select pgque.unregister_consumer(%L, %L);', slowest.co_name,
                         q.queue_name, slowest.co_name)
             when kept.table_name is not null
-            then format(': the changes of table %1$s are kept, which stands apart: see replica:%2$s/%1$s; '
+            then format(': the changes of table %1$s are kept, which is set apart: see replica:%2$s/%1$s; '
                         'to have it copied without them: '
                         'select pgque.forget_replicated(%3$L, %2$L, %1$L);',
                         kept.table_name, kept.co_name, q.queue_name)
@@ -200,12 +200,12 @@ end;
 $$;
 
 -- Returns the captured tables of which some changes do not become events, and those that none of the queue's
--- replicas has, although it has some: they pass over the events. A table that one had was taken out.
+-- replicas has, although it has some: they skip the events. A table that one had was removed.
 create or replace view pgque.capture_health (queue_name, check_name, status, detail) as
 select c.queue_name, 'captured_table:' || c.table_name,
        case when c.problem is null and u.left_at is not null then 'warning' else 'critical' end,
        coalesce(c.problem || '; the queue may lack changes until its owner fixes that', s.why,
-                format('none of the queue''s replicas has it%s, and its changes are passed over: add it to '
+                format('none of the queue''s replicas has it%s, and its changes are skipped: add it to '
                        'the tables of one, or let its owner end the capture: select pgque.uncapture(%L, %L);',
                        ' since ' || date_trunc('seconds', u.left_at), c.table_name, c.queue_name))
 from pgque.captured_tables() c

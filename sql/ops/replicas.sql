@@ -1,10 +1,9 @@
 -- The state of table replicas: what the last batch stored, and what the last comparison found.
 
 -- Records a batch in the transaction of its ack. i_tables has an object for each table that the consumer
--- replicates: table_name, location, is_stored (whether the batch changed the replica), is_copied,
--- row_count (after a copy or a TRUNCATE), and added (by how many rows it grew; null if unknown, like row_count). Tables
--- that are not in it are no longer replicated. A table that the batch did not change is not
--- written.
+-- replicates: table_name, location, is_stored (whether the batch changed the replica), is_copied, row_count
+-- (after a copy or a TRUNCATE), and added (by how many rows it grew; null if unknown, like row_count). Tables
+-- that are not in it are no longer replicated. A table that the batch did not change is not written.
 -- locks: none. writes: replica_status, and what name_replicas() does.
 create or replace function pgque.note_replicas(
     i_queue text, i_consumer text, i_tick bigint, i_tables jsonb)
@@ -44,7 +43,7 @@ end;
 $$;
 
 -- Records which tables a consumer replicates, before its first batch does. It forgets everything about
--- other tables, except that it had those that are still captured: if one comes back, it is copied.
+-- other tables, except that it replicated those that are still captured: if one is added again, it is copied.
 -- locks: none. writes: replica_status, replica_table, replica_apart.
 create or replace function pgque.name_replicas(i_queue text, i_consumer text, i_tables text[])
 returns void
@@ -94,11 +93,11 @@ $$;
 
 -- Records the result of comparing a replica with its table: the tick, the rows of the table, and the
 -- difference, null if they are equal; or why they were not compared, which leaves the last comparison's
--- result. So does a comparison of an earlier tick. i_copy is the greater one of copied_tick and doubt_tick at
--- its beginning. If all rows are equal since then, they may no longer differ.
+-- result. A comparison of an earlier tick also leaves it. i_copy is the greater of copied_tick and doubt_tick
+-- at its beginning. If all rows are equal since then, they may no longer differ.
 -- If one part of the table was compared, i_part has its number, of how many, and what to keep with it.
--- The parts that were compared since the same copy are kept. Of those that differ, the oldest is the table's
--- result; without one, and once there are all, the oldest part.
+-- The parts that were compared since the same copy are kept. The table's result is the oldest part that
+-- differs; if none does, and all parts were compared, the oldest part.
 -- locks: none. writes: replica_status, replica_table.
 create or replace function pgque.note_verified(
     i_queue text, i_consumer text, i_table text, i_copy bigint, i_tick bigint, i_rows bigint,
@@ -193,7 +192,7 @@ select r.queue_name, format('replica:%s/%s', r.consumer_name, r.table_name),
                 then 'warning'
             else 'ok' end,
        concat_ws('; ',
-           format('stands apart since %s, while the other tables of "%s" go on; attempt %s failed, the '
+           format('has been set apart since %s, while the other tables of "%s" continue; attempt %s failed, the '
                   'next is due at %s: ', date_trunc('seconds', r.failed_at), r.consumer_name, r.attempts,
                   date_trunc('seconds', r.retry_at)) || r.failure,
            format('is being copied since %s, and the queue keeps all later events until it is: ',

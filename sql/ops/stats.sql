@@ -67,10 +67,10 @@ begin
 end;
 $$;
 
--- What waits for each consumer: how many events, including those in no tick yet, and since when the first
--- one waits. For a subconsumer, only its batch counts. Finding the first event takes time, so for a consumer
--- at a tick of the last 10 seconds it is that tick's time; and if no id was given out since the tick and its
--- snapshot had no transaction in progress, there is none.
+-- The events that wait for each consumer: their number, including those without a tick, and since when the
+-- first one has waited. For a subconsumer, only its batch counts. Finding the first event takes time, so for
+-- a consumer at a tick of the last 10 seconds it is that tick's time; and if no id was given out since the
+-- tick and its snapshot had no transaction in progress, there is none.
 create or replace view pgque.consumer_wait as
 select p.sub_id, q.queue_name, p.co_name,
        case when p.sub_main is null
@@ -251,7 +251,7 @@ set jit = off
 as $$
 begin
     if i_threshold is null or i_threshold < '0' then
-        perform pgque.refuse_value('no consumer is stuck after %s', i_threshold::text,
+        perform pgque.refuse_value('the threshold cannot be %s', i_threshold::text,
                                    'Give an interval of 0 or more; the default is 1 hour.');
     end if;
     perform pgque.check_logs_visible();

@@ -2,7 +2,7 @@
 -- without finishing anything (registration, a move by hand, unregistration) adds a row with the
 -- difference of event ids. So what a consumer finished is always the sum of its rows plus the event id
 -- at its position, and finishing a batch writes nothing here. Compaction adds rows up (history.sql).
--- sub_id is null for what ended registrations left behind.
+-- sub_id is null for the counts of ended registrations.
 create table if not exists pgque.counter_log (
     queue_id       integer not null,
     sub_id         integer,

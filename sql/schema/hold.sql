@@ -1,6 +1,6 @@
--- Batches that are not retried automatically, with the reason and the way out. A row counts only while
--- its batch is open under its epoch, so a claim or an ack ends this and writes nothing here. Those that
--- are retried without end (is_retried) fail since then, and count until they are finished.
+-- Batches that are not retried automatically, with the reason and what to do. A row counts only while
+-- its batch is open under its epoch, so a claim or an ack ends the hold and writes nothing here. Batches
+-- that are retried until they succeed (is_retried) have failed since then, and count until they are finished.
 create table if not exists pgque.held_batch (
     sub_id      integer primary key references pgque.subscription_base on delete cascade,
     batch_id    bigint not null,

@@ -15,7 +15,7 @@ $$;
 -- The incarnation of the database. The upper 32 bits are the timeline on which it began. The lower
 -- 32 bits are a random number, because two promotions from one origin may get the same timeline; it is
 -- 0 in the first incarnation. It is a sequence because setval() takes effect at once and is never rolled
--- back, so that nobody waits for the transaction that first noticed a promotion.
+-- back, so that no session waits for the transaction that first noticed a promotion.
 create sequence if not exists pgque.lineage_seq minvalue 0;
 
 select setval('pgque.lineage_seq', pgque.read_timeline() << 32)

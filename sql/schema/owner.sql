@@ -1,8 +1,8 @@
 -- Continues as the role that owns the schema, so that all objects keep one owner: our own functions
 -- are closed to all other roles. A superuser's session may not, because SET ROLE and SET SESSION
 -- AUTHORIZATION are not a boundary: a trigger or a view of the owner could set the role back. For the
--- same reason nobody continues if another role has put something into the schema. All of this reads
--- catalogs only, because reading a relation of the schema could already run such code.
+-- same reason the installation stops if another role has put something into the schema. All of this only
+-- reads catalogs, because reading a relation of the schema could already run such code.
 do $$
 declare
     v_schema   constant oid := to_regnamespace('pgque');
@@ -57,7 +57,7 @@ begin
     if v_foreign is not null then
         raise exception 'schemas of % have objects of other roles: %', v_owner::regrole, v_foreign
             using errcode = 'insufficient_privilege',
-                  hint = 'They could run code with the rights of who installs. Drop them, then try '
+                  hint = 'They could run code with the rights of the installing role. Drop them, then try '
                          'again.';
     end if;
     execute format('set local role %s', v_owner::regrole);  -- quoted: by regrole

@@ -17,8 +17,8 @@ begin
 end;
 $$;
 
--- How many slots a consumer has. While another number is asked for (repartition.sql), change_tick is
--- where the slots meet.
+-- How many slots a consumer has. While another number is requested (repartition.sql), change_tick is the
+-- tick at which the slots stop.
 create table if not exists pgque.partition_consumer (
     queue_id         integer not null references pgque.queue on delete cascade,
     co_name          text not null check (co_name <> ''),
@@ -28,8 +28,8 @@ create table if not exists pgque.partition_consumer (
     primary key (queue_id, co_name)
 );
 
--- The first subscription creates all n slots at one tick, so that no event falls between them. Slots
--- that nobody has subscribed to keep that position.
+-- The first subscription creates all n slots at one tick, so that no event is lost between them. Slots
+-- without a subscription keep that position.
 create table if not exists pgque.partition_slot_base (
     sub_id         integer primary key references pgque.subscription_base on delete cascade,
     queue_id       integer not null,

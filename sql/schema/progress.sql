@@ -1,5 +1,5 @@
 -- The views behind statistics, health and metrics: each queue with its last tick and the last assigned
--- event id, and each subscription with its position. Every value is one index look-up; "limit 1" keeps
+-- event id, and each subscription with its position. Every value is one index lookup; "limit 1" keeps
 -- the planner from joining whole tables by a tick id that all queues have. Counts are differences of
 -- event ids, so they are upper estimates if senders rolled back.
 create or replace view pgque.queue_progress as

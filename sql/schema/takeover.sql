@@ -52,7 +52,7 @@ begin
         errcode = 'lock_not_available',
         message = format('transactions that are open on the queues hold %s up: %s', i_what, coalesce(
             pgque.lock_holders('', null, current_setting('lock_timeout')::interval),
-            'they ended just now')),
+            'they have just ended')),
         hint = format('These are process ids (pg_stat_activity). %s', i_hint);
 end;
 $$;

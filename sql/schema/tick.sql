@@ -35,7 +35,7 @@ $$;
 create index if not exists tick_log_event_seq_idx
     on pgque.tick_log (tick_queue, tick_event_seq, tick_id);
 
--- The ticks of the current half, so each tick once.
+-- The ticks of the current half, so that each tick appears once.
 create or replace view pgque.tick as
 select t.*
 from pgque.tick_log t

@@ -150,7 +150,7 @@ class TestGivingABatchUp:
 
     def test_is_nobodys_without_a_claim(self, queue: Connection) -> None:
         batch = queue.next_batch()
-        with refused("PQ012", "nobody has its lease"):
+        with refused("PQ012", "it has no lease"):
             self.give_up(queue, batch, "me", 1)
 
 
@@ -209,7 +209,7 @@ class TestAHeldBatch:
         assert self.held(db)[0] == "ok"
 
     def test_has_a_reason(self, db: Connection, batch: Any) -> None:
-        with refused("PQ005", f"no reason to hold batch {batch}"):
+        with refused("PQ005", f"no reason is given to hold batch {batch}"):
             hold(db, batch, reason="")
 
     def test_of_a_subconsumer_is_held_by_itself(self, bare: Connection) -> None:

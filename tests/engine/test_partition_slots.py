@@ -90,7 +90,7 @@ class TestSubscribing:
     def test_a_name_that_is_taken_is_refused_and_nothing_is_made(self, db: Connection) -> None:
         db.make_queue(consumers=("c#1/2",))
         publish_keyed(db, ("k", "a"))
-        with refused("PQ015", 'consumer "c#1/2" on queue "q" is another one'):
+        with refused("PQ015", 'the name "c#1/2" on queue "q" belongs to another consumer'):
             subscribe(db, 0, 2)
         assert left_over(db) == {"subscription_base": 1}
         assert db.next_batch(consumer="c#1/2") is not None

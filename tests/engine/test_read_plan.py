@@ -170,7 +170,7 @@ class TestRanges:
         for first, last, message in (
             (1, 99, "no tick 99"),
             (0, 1, "no tick 0"),
-            (2, 1, "run backwards"),
+            (2, 1, "in the wrong order"),
             (None, 1, "no tick of any number"),
             (1, None, "no tick of any number"),
         ):

@@ -1,4 +1,4 @@
-"""Tables that stand apart from the batches of their consumer: what is kept for them."""
+"""Tables that are set apart from the batches of their consumer: what is kept for them."""
 
 import pytest
 
@@ -123,10 +123,10 @@ def test_held_up_rotation_names_the_table_and_the_way_out(copied: Connection) ->
     copied.execute("update pgque.queue set queue_switch_time = now() - interval '1 day'")
     found = "select detail from pgque.queue_health() where check_name = 'rotation_health'"
     detail = str(copied.value(found))
-    assert "the changes of table a are kept, which stands apart: see replica:c/a" in detail
+    assert "the changes of table a are kept, which is set apart: see replica:c/a" in detail
     assert detail.endswith("select pgque.forget_replicated('q', 'c', 'a');")
     copied.execute(detail[detail.index("select pgque.") :].encode())
-    assert "stands apart" not in str(copied.value(found))
+    assert "is set apart" not in str(copied.value(found))
 
 
 def test_what_is_noted_ends_with_the_consumer(copied: Connection) -> None:

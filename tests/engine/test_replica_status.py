@@ -211,9 +211,9 @@ def test_a_table_that_stands_apart_is_critical_since_it_does(stored: Connection)
     assert state(stored, "failed_at, stored_tick") == (*since, 5)
     status, detail = health(stored)[f"replica:c/{TABLE}"]
     assert status == "critical"
-    assert detail.startswith("stands apart since ")
+    assert detail.startswith("has been set apart since ")
     assert ": still none; was never compared" in detail
-    # The comparison says why it stands apart, and so does one that a foreign commit notes.
+    # The comparison says why it is set apart, and so does one that a foreign commit notes.
     for problem in (None, "still none"):
         compared(stored, 6, problem)
         compared(stored, 6, why="still none")

@@ -161,7 +161,7 @@ class TestPurging:
 def test_what_makes_no_sense_is_refused_and_takes_no_key(q: Connection) -> None:
     for kind in ("text", "jsonb"):
         for ttl in ("0", "-1 hour", "101 years", None):
-            with refused("PQ005", "idempotency key that lives for", "above 0"):
+            with refused("PQ005", "idempotency key cannot live for", "above 0"):
                 q.rows(f"select pgque.send_idem('q', 't', '1'::{kind}, 'k', %s)", ttl)
     for key, complaint in ((None, "null"), ("", "has 0"), ("x" * 1001, "has 1001")):
         with refused("PQ005", "idempotency key", complaint):

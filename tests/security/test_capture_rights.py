@@ -284,7 +284,7 @@ def test_a_writer_cannot_forge_an_event(db: Connection) -> None:
         " end loop; end $$",
     )
     assert "lacks triggers" in db.value("select problem from pgque.captured_tables()")
-    with refused("PQ005", "comes without one that reads the rows"):
+    with refused("PQ005", "lacks the trigger that reads the rows"):
         run_as(db, "cr_clerk", "insert into shop.t values (2, 'y')")
     run(db, f"reset role; reset {depth}")
     run_as(db, "cr_clerk", "insert into shop.t values (2, 'y')")

@@ -72,7 +72,7 @@ begin
         raise exception using
             errcode = 'PQ005',
             message = pg_catalog.format(
-                'no cursor "%s" with %s events at once', coalesce(i_cursor_name, 'null'),
+                'cannot open cursor "%s" with %s events at once', coalesce(i_cursor_name, 'null'),
                 coalesce(i_quick_limit::pg_catalog.text, 'null')),
             hint = 'Name a cursor that is not open, and ask for 0 or more events.';
     end if;

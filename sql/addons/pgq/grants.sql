@@ -1,5 +1,5 @@
 -- The last file: revokes everything that the earlier files created from PUBLIC, and grants each role
--- its functions. In PgQ, everybody may call the functions that show queues and consumers, and read
+-- its functions. In PgQ, every role may call the functions that show queues and consumers, and read
 -- these tables. A function that is in no list is internal.
 revoke all on schema pgq, pgq_coop, pgq_ext from public;
 revoke all on all tables in schema pgq, pgq_coop, pgq_ext from public;

@@ -1,7 +1,7 @@
 -- What PgQ shows about queues and consumers. The figures that PgQ leaves null at first are 0,
 -- because its own programs format them as numbers.
 
--- Each queue with its settings and what is new. ev_per_sec is 0 until there are two ticks.
+-- Each queue with its settings and its new events. ev_per_sec is 0 until there are two ticks.
 create or replace function pgq.get_queue_info(
     i_queue_name text,
     out queue_name text, out queue_ntables integer, out queue_cur_table integer,

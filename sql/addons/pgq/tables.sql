@@ -4,7 +4,7 @@ create table if not exists pgq.queue_extra (
     per_tx_limit  integer
 );
 
--- How far consumers of other databases applied their queues in this one. The rows are updated in
+-- How far consumers of queues in other databases have applied them in this one. The rows are updated in
 -- place: pages have room for it, so that dead rows are removed as soon as the page is full.
 create table if not exists pgq_ext.completed_tick (
     consumer_id     text not null,

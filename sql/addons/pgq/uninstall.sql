@@ -1,5 +1,5 @@
--- What outside of the schemas would be lost with them: triggers of tables, views that read PgQ's,
--- and what consumers recorded about batches that they applied.
+-- Returns what would be lost with the schemas: triggers of tables, views that read PgQ's, and the records
+-- of consumers about applied batches.
 create or replace function pgq.dependents()
 returns setof text
 language plpgsql stable set search_path = pgq, pg_catalog, pg_temp
@@ -32,8 +32,8 @@ $$;
 
 -- Removes PgQ's API. The queues with their events and consumers stay in schema pgque, and so do the
 -- roles. Refused, unless forced, while something would be lost with the schemas: tables' triggers,
--- without which changes are no longer sent, and what consumers recorded in pgq_ext. It waits for
--- transactions that record something, before it looks.
+-- without which changes are no longer sent, and the records of consumers in pgq_ext. Before it checks,
+-- it waits for transactions that write such records.
 -- locks: all tables and views of the schemas, exclusively. writes: the catalog, addon.
 create or replace function pgq.uninstall(i_force boolean default false)
 returns void

@@ -22,8 +22,8 @@ select q.queue_id,
 from pgque.queue q
 left join pgq.queue_extra x on x.queue_id = q.queue_id;
 
--- Of version 0.3, in which event tables had views here, and pgqd called the functions of
--- queue_extra_maint, which must not end unnoticed.
+-- For version 0.3, in which event tables had views here, and pgqd called the functions of
+-- queue_extra_maint. These calls must not end unnoticed.
 do $$
 declare
     v_queue_id integer;
@@ -78,7 +78,7 @@ select coalesce(s.sub_main, s.sub_id) as sub_id,
        s.sub_next_tick
 from pgque.subscription s;
 
--- Admins delete rows here, which gives the retries up, and update ev_retry_after.
+-- Admins delete rows here, which discards the retries, and update ev_retry_after.
 create or replace view pgq.retry_queue as
 select r.ev_retry_after,
        r.ev_queue,

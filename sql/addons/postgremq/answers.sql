@@ -1,8 +1,8 @@
--- What a consumer answers with the token of its claim: ack, nack, release, or a longer visibility
--- time. Each inserts the next step of the claim. It is refused when there is one already: when the
--- claim was answered, or another consumer has the message. When maintenance has moved the claim to
--- another part meanwhile, its new row is found by the next attempt. To plan a statement over both parts costs more than to run it, so all use
--- generic plans.
+-- A consumer's answers, with the token of its claim: ack, nack, release, or a longer visibility time. Each
+-- inserts the next step of the claim. It is refused if there is one already: if the claim was
+-- answered, or another consumer has the message. If maintenance has moved the claim to another part
+-- meanwhile, the next attempt finds its new row. Planning a statement over both parts costs more than
+-- running it, so all use generic plans.
 
 -- The claim that a token belongs to. One row or none. Consumers skip it while the caller's transaction
 -- is open: they would wait for its next step otherwise. Stable, as otherwise it is not inlined.
@@ -105,7 +105,7 @@ begin
 end;
 $$;
 
--- Gives the message of a claim back, visible at i_vt. Returns whether it did. i_refund is 1 if the
+-- Returns the message of a claim to the queue, visible at i_vt. Returns whether it did. i_refund is 1 if the
 -- delivery does not count as an attempt, and otherwise 0.
 -- locks: the claim's row. writes: state.
 create or replace function postgremq.give_back(
@@ -157,7 +157,7 @@ begin
 end;
 $$;
 
--- Gives a message back, visible at once. The delivery does not count as an attempt.
+-- Returns a message to the queue, visible at once. The delivery does not count as an attempt.
 -- locks: the claim's row. writes: state; a notification.
 create or replace function postgremq.release_message(
     p_queue_name varchar, p_message_id integer, p_consumer_token varchar)

@@ -12,7 +12,7 @@ begin
 end;
 $$;
 
--- Refuses the numbers of a claim that mean nothing, and keeps the limit of attempts.
+-- Refuses invalid numbers of a claim, and keeps the limit of attempts.
 -- locks: those of keep_limit. writes: nothing.
 create or replace function postgremq.check_claim(i_queue varchar, i_vt integer, i_limit integer)
 returns void
@@ -52,7 +52,7 @@ begin
         from postgremq.ended_since(i_floor) late(txid)
         join postgremq.open_state s on s.queue_id = i_floor.queue_id and s.txid = late.txid
         where s.due_at is not null and s.vt <= v_now
-          -- Not a condition for the index over all transactions.
+          -- Written so that it is not a condition for the index over all transactions.
           and (s.due_at + 0, s.message_id) <= (i_floor.due_at, i_floor.due_id)
         limit i_limit
         for update of s skip locked;
@@ -85,7 +85,7 @@ end;
 $$;
 
 -- For a consumer that found nothing: writes a floor behind all rows of the queue if the consumer has
--- stepped over more than 64 of them, so that the next one does not. An empty queue is only read.
+-- skipped more than 64 of them, so that the next one does not. An empty queue is only read.
 -- locks: those of move_floor. writes: the same.
 create or replace function postgremq.catch_up(i_floor postgremq.floor, i_now bigint)
 returns void

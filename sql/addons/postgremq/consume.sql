@@ -1,10 +1,10 @@
 -- Claims messages of a queue, and returns them with a new token each. A message becomes visible to
--- others again after p_vt seconds, unless it is acked. A call returns at most p_limit messages, those
--- that have been visible for longest, by time of publication and id. A queue that does not exist, or
+-- others again after p_vt seconds, unless it is acked. A call returns at most p_limit messages: those
+-- that have been visible longest, by time of publication and id. A queue that does not exist, or
 -- is exclusive and no longer alive, has none.
 --
--- A claim locks the row that it supersedes and skips locked rows, so nobody waits for another
--- consumer. Then it inserts the next step, unless somebody did so after the statement's snapshot;
+-- A claim locks the row that it supersedes and skips locked rows, so consumers do not wait for each
+-- other. Then it inserts the next step, unless another session did so after the statement's snapshot;
 -- if so, it tries again. Rows are locked but never updated, which leaves no dead rows. Settings of
 -- the planner make it use the indexes, regardless of the sizes of the tables when it planned.
 -- locks: the rows that it claims. writes: state; floor, now and then.

@@ -1,4 +1,4 @@
--- Moves the messages of all queues that have had all of their delivery attempts to the dead letter
+-- Moves the messages of all queues that have used up their delivery attempts to the dead letter
 -- queue, regardless of their status: also completed ones, and those that a consumer is working on.
 -- Returns how many.
 -- locks: none beyond the insert's own. writes: dead_letter_queue, state, finished.
@@ -29,7 +29,7 @@ begin
 end;
 $$;
 
--- Lists the dead letters, the one that was moved first comes first.
+-- Lists the dead letters in the order in which they were moved.
 create or replace function postgremq.list_dlq_messages()
 returns table (
     queue_name varchar, message_id integer, retry_count integer, published_at timestamptz)
@@ -43,8 +43,8 @@ begin
 end;
 $$;
 
--- Puts messages into a queue as new ones without a delivery attempt: as the next step where their
--- earlier steps are, if these are still there.
+-- Puts messages into a queue as new ones without a delivery attempt: as the next step in the part with
+-- their earlier steps, if these still exist.
 -- locks: none beyond the insert's own. writes: state, finished.
 create or replace function postgremq.put_again(i_queue_id integer, i_messages integer[])
 returns void

@@ -1,9 +1,9 @@
 -- Floors: where the search for the next messages begins.
 --
 -- Rows of finished messages stay until TRUNCATE, which may have to wait for old snapshots. If
--- consumers stepped over them, each call would take longer than the last. So a floor of a queue says
--- which rows need not be looked at: those up to a position in the order of due_at and id. It was
--- computed with a snapshot, and it is right because each row at or before the position
+-- consumers had to skip them, each call would take longer than the last. So a floor of a queue says
+-- which rows need not be read: those up to a position in the order of due_at and id. It was
+-- computed with a snapshot, and it is correct because each row at or before the position
 -- - was superseded for that snapshot, or is listed in the floor (due_times, due_ids);
 -- - or was inserted by a transaction that was in progress then: these are listed as late, and are
 --   looked up by their ids;
@@ -12,10 +12,10 @@
 --   after it has got its id.
 -- Rotation inserts a row again with the due_at, id and transaction that it had, so a floor finds it.
 -- So a floor never hides a message, however late a publisher or a prepared transaction commits. It
--- need not be the newest to be right. A rollback takes it back with the claims that it counted in.
+-- need not be the newest to be correct. A rollback undoes it together with the claims that it includes.
 
--- Microseconds since 1970, for times of every year; the number of times after the year 290000 is that
--- of one of them, and 'infinity' is the largest number.
+-- Microseconds since 1970. All times after the year 290000 have the same number, and 'infinity' is the
+-- largest number.
 create or replace function postgremq.micros(i_time timestamptz)
 returns bigint
 language sql stable
@@ -28,9 +28,9 @@ as $$
 $$;
 
 -- The due_at of a row that becomes visible at i_vt. The caller's transaction must have an id before
--- it calls this. A message without attempts left is due never. No limit is 0 or less: the last 31 bits
--- of that minus one are a number that attempts do not reach. It names i_max once, as otherwise a call
--- with a subquery is not inlined, and parsing it takes longer than the claim.
+-- it calls this. A message without attempts left is never due. An i_max of 0 or less means no limit: then
+-- (i_max - 1) & 2147483647 is a number that attempts do not reach. It names i_max only once, because
+-- otherwise a call with a subquery is not inlined, and parsing it takes longer than the claim.
 create or replace function postgremq.due(i_vt timestamptz, i_attempts integer, i_max integer)
 returns bigint
 language sql
@@ -93,7 +93,7 @@ end;
 $$;
 
 -- The transactions that a floor lists as late and that have ended since. The rows of others are not
--- visible, and a search would step over all of them.
+-- visible, and a search would have to skip all of them.
 create or replace function postgremq.ended_since(i_floor postgremq.floor)
 returns setof xid8
 language sql stable
@@ -102,8 +102,8 @@ as $$
     where pg_catalog.pg_visible_in_snapshot(late.txid, pg_catalog.pg_current_snapshot())
 $$;
 
--- The open rows in front of a floor: those of the transactions that it lists as late, and those that it
--- lists itself. Of each late transaction at most 501.
+-- The open rows in front of a floor: those of the transactions that it lists as late, at most 501 of each,
+-- and those that it lists itself.
 create or replace function postgremq.listed_rows(i_floor postgremq.floor)
 returns setof postgremq.state
 language plpgsql
@@ -127,10 +127,10 @@ begin
 end;
 $$;
 
--- Writes a new floor after i_floor, with a position at the row that is due at i_due and has the id i_id,
--- or at the position of i_floor if this is further. If more than 500 rows in front of the position are open, the
--- position is put in front of them instead. Does nothing in a transaction stricter than READ COMMITTED,
--- whose snapshot is older than the barrier.
+-- Writes a new floor after i_floor, with a position at the row that is due at i_due and has the id i_id, or
+-- at the position of i_floor if this is further. If more than 500 rows in front of the position are open, the
+-- position is put in front of them instead. Does nothing in a transaction stricter than READ COMMITTED, whose
+-- snapshot is older than the barrier.
 -- locks: those of move_barrier. writes: floor, barrier.
 create or replace function postgremq.move_floor(i_floor postgremq.floor, i_due bigint, i_id integer)
 returns void
@@ -178,9 +178,9 @@ begin
 end;
 $$;
 
--- Of version 0.3, in which a new message that was visible at once had no due_at: gives those that are
--- unclaimed one, by a further step. A publisher that waits for this lock fails then, by the constraint,
--- and loses no message. Rows that were superseded do not fulfil the constraint.
+-- For version 0.3, in which a new message that was visible at once had no due_at: gives unclaimed messages
+-- a due_at, by a further step. A publisher that waits for this lock then violates the constraint and
+-- fails, and loses no message. Superseded rows do not satisfy the constraint.
 do $$
 begin
     if to_regclass('postgremq.state_new') is not null then

@@ -1,7 +1,7 @@
 -- Publishes the messages of a topic as events of a queue of pgque, too, from now on and in the same
 -- transaction, for consumers that read in batches. An event has type message, the payload as its
 -- data, the message's id as ev_extra1, and the time of delivery as ev_extra2 if that is later.
--- Creates the queue postgremq.<topic> if it is missing; returns its name. Call it again at will.
+-- Creates the queue postgremq.<topic> if it is missing; returns its name. The call can be repeated.
 -- locks: none beyond the insert's own. writes: topic_log; those of pgque.create_log.
 create or replace function postgremq.log_topic(p_topic varchar)
 returns text
@@ -32,7 +32,7 @@ as $$
     where l.topic_name = p_topic;
 $$;
 
--- Here, because who consumes the log asks for it, and not for messages.
+-- Granted here, because consumers of the log call it, and not consumers of messages.
 grant execute on function postgremq.logged_as(varchar) to pgque_reader, pgque_admin;
 
 -- Publishes no more events for a topic. The queue stays, with its consumers and the events that were

@@ -1,5 +1,5 @@
 -- Tells listeners about an event in queues. A notification has less than 8000 bytes, so a long list
--- of queues is told in several. Expressions and no PERFORM, which would start the executor.
+-- of queues is split into several. It uses expressions, because PERFORM would start the executor.
 -- locks: none. writes: a notification.
 create or replace function postgremq.tell(i_event text, i_queues text[], i_vt timestamptz)
 returns void
@@ -27,7 +27,7 @@ $$;
 
 -- Puts a new message into the queues of its topic, and tells listeners. An exclusive queue gets it
 -- only while it is alive. If the topic is logged, the message is an event of that queue, too. It
--- inserts into a part itself: to route a row through the partitioned table takes longer.
+-- inserts into a part directly, because routing a row through the partitioned table takes longer.
 -- locks: none beyond the insert's own. writes: state, an event table; a notification.
 create or replace function postgremq.distribute_message()
 returns trigger

@@ -126,8 +126,8 @@ create or replace trigger before_topic_delete
 before delete on postgremq.topics
 for each row execute function postgremq.empty_topic();
 
--- Deletes what a deleted queue leaves behind. Its states need no step: nobody looks for a queue's
--- number that is gone, and maintenance counts them as finished.
+-- Deletes what a deleted queue leaves behind. Its states need no step: no session looks for the number of
+-- a deleted queue, and maintenance counts the states as finished.
 -- locks: none beyond the delete's own. writes: finished.
 create or replace function postgremq.forget_queue()
 returns trigger

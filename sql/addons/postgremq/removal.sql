@@ -1,5 +1,5 @@
--- Ends the states of messages in a queue, of all if i_messages is null: inserts a step "removed", so
--- that a claim that runs at the same time either comes first, and is superseded, or fails. With
+-- Ends the states of messages in a queue, of all messages if i_messages is null: inserts a step "removed",
+-- so that a concurrent claim either comes first, and is superseded, or fails. With
 -- i_completed_before, it spares messages that are not completed, or were later. Waits for transactions
 -- that have changed these messages, and before that for maintenance, which would copy them to
 -- finished. An older snapshot would not see what maintenance has copied, so it is refused. Returns how

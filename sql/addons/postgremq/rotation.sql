@@ -1,17 +1,18 @@
 -- Rotation: maintenance makes the other part the current one when the period is over and that part
--- is empty, then empties the one that it left: it copies what was completed to finished, moves the
--- unfinished messages to the current part, and truncates it when no snapshot needs it any more.
+-- is empty, then empties the one that it left: it copies completed messages to finished, moves the
+-- unfinished messages to the current part, and truncates the part when no snapshot needs it any more.
 --
 -- Until then, which may take hours, the part is done, and TRUNCATE need not read it again under its
 -- lock. That loses no message:
--- - a part is called done under a lock that no transaction has which wrote to it, after a look at it
---   with a later snapshot. Then it has no open message, so no consumer writes to it either;
--- - who puts an open message there nevertheless takes a number of the sequence "late", which makes the
---   part not done for everybody: a publisher who read the current part before it changed, and who
---   puts back a finished message. The number is taken after the insert, which has to wait for the lock.
+-- - a part is declared done under a lock that excludes all transactions that wrote to it, after it was
+--   checked with a later snapshot. Then it has no open message, so no consumer writes to it either;
+-- - a session that puts an open message there nevertheless takes a number of the sequence "late", after
+--   which the part is no longer done for any session. This is a publisher that read the current part
+--   before it changed, or a session that puts back a finished message. The number is taken after the
+--   insert, which has to wait for the lock.
 
 -- Copies messages that were completed in a part to finished. Returns how many, at most i_limit; none
--- if another session is removing messages. Those that want to do so wait until the transaction ends.
+-- if another session is removing messages. Sessions that want to remove some wait until the transaction ends.
 -- locks: finished, without waiting. writes: finished.
 create or replace function postgremq.archive_part(i_part smallint, i_limit integer)
 returns integer
@@ -211,7 +212,7 @@ begin
         return postgremq.empty_part(v_other)::integer;
     end if;
     v_done := postgremq.archive_part(v_other, 50000);
-    -- A long backlog stays where it is until it is consumed: to move it would cost more than it frees.
+    -- A long backlog stays in its part until it is consumed: moving it would cost more than it frees.
     if (select count(*) from (
             select from postgremq.last_state s
             where s.part = v_other and s.status <> 'completed'

@@ -93,7 +93,7 @@ create table if not exists postgremq.barrier_lock (
 insert into postgremq.barrier_lock default values on conflict do nothing;
 
 -- How often the current part has changed: part 0 is the current one while this is even, part 1 while
--- it is odd. A sequence for the same reason. Only who holds the row of rotation may change it.
+-- it is odd. A sequence for the same reason. Only the session that holds the row of rotation may change it.
 create sequence if not exists postgremq.turn minvalue 0 start 0;
 
 select setval('postgremq.turn', 0)
@@ -108,14 +108,14 @@ as $$
            ::pg_catalog.int2
 $$;
 
--- How often somebody may have put an open message into the part that is not current. Who does so
--- takes the next number after the insert, and before the commit.
+-- How often a session may have put an open message into the part that is not current. Such a session
+-- takes the next number after the insert and before the commit.
 create sequence if not exists postgremq.late minvalue 0 start 0;
 
 select setval('postgremq.late', 0)
 where pg_sequence_last_value('postgremq.late') is null;
 
--- How often parts change, and when one did last. One row.
+-- How often parts change, and when they last did. One row.
 create table if not exists postgremq.rotation (
     singleton    boolean primary key default true check (singleton),
     switched_at  timestamptz not null default clock_timestamp(),
@@ -125,8 +125,8 @@ create table if not exists postgremq.rotation (
 insert into postgremq.rotation default values on conflict do nothing;
 
 -- For the part that is not current, once all of its messages were finished or moved: since when,
--- by which transaction, and the numbers of turn and late. It is void when one of these numbers is
--- another now.
+-- by which transaction, and the numbers of turn and late. It is void once one of these numbers has
+-- changed.
 create table if not exists postgremq.rotation_part (
     part     smallint primary key check (part in (0, 1)),
     turn     bigint,
@@ -135,7 +135,7 @@ create table if not exists postgremq.rotation_part (
     done_by  xid8
 );
 
--- What version 0.3 had, and this version has not, or with other arguments.
+-- Functions of version 0.3 that this version does not have, or has with other arguments.
 do $$
 declare
     v_function regprocedure;

@@ -117,7 +117,7 @@ begin
     if new.status not in ('pending', 'processing', 'completed') then
         raise exception using
             errcode = 'check_violation',
-            message = format('"%s" is no status', new.status),
+            message = format('"%s" is not a status', new.status),
             hint = 'It is pending, processing or completed.';
     end if;
     new.published_at := coalesce(new.published_at, now());

@@ -14,7 +14,7 @@ begin
 end;
 $$;
 
--- Where a consumer of an SP queue stands: the higher position of both halves.
+-- The position of a consumer of an SP queue: the higher one of both halves.
 create or replace function qgres._position(i_consumer qgres._consumer)
 returns bigint
 language plpgsql set search_path = qgres, pg_catalog, pg_temp

@@ -28,8 +28,8 @@ begin
 end;
 $$;
 
--- Drops a consumer. What only it had not read is no longer kept. If it is the last one, the entries
--- behind its position stay.
+-- Drops a consumer. Entries that only it had not read are no longer kept. If it is the last one, the entries
+-- after its position stay.
 -- locks: the consumer's and the queue's row, until the transaction ends. writes: _consumer, _queue.
 create or replace function qgres.consumer__drop(queue_name text, consumer_name text)
 returns void
@@ -40,7 +40,7 @@ declare
     v_consumer  qgres._consumer;
     v_floor     bigint;
 begin
-    -- In the order of a consumer that publishes.
+    -- Locked in the same order as by a consumer that publishes.
     perform from qgres._consumer c
     where c.queue_id = qgres.queue__get_id($1) and lower(c.consumer_name) = lower($2)
     for update;

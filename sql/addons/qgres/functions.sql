@@ -1,8 +1,8 @@
--- Functions over the tables of one queue. Each queue has its own, because their plans are cached: to plan
--- a statement that names a queue's tables takes longer than to run it (docs/decisions/0011). Those of
+-- Functions over the tables of one queue. Each queue has its own, because their plans are cached: planning
+-- a statement that names a queue's tables takes longer than running it (docs/decisions/0011). Those of
 -- queue 0, which has no tables, are templates: the functions of a queue are copies with its number.
--- Only functions that have locked the queue or the consumer call them. Their settings make plans that
--- stay right when the tables grow.
+-- Only functions that have locked the queue or the consumer call them. Their settings produce plans that
+-- stay good when the tables grow.
 
 -- Publishes to an SP queue: inserts an entry after the last one.
 -- locks: none. writes: the half of the entries.
@@ -106,7 +106,7 @@ $$;
 
 -- Returns up to i_limit entries of an SR queue that are visible in the later snapshot of a position and
 -- not in the earlier one. The search begins at the oldest transaction that the earlier one left open and
--- the later one sees, or behind the earlier one, so a transaction that is open for long costs nothing.
+-- the later one sees, or after the earlier one, so a long transaction costs nothing.
 -- Without a later snapshot it returns entries that this transaction added and has not removed: they are
 -- in no snapshot yet.
 create or replace function qgres.sr_page_0(i_position qgres._sr_position, i_limit bigint)

@@ -19,8 +19,8 @@ end;
 $$;
 
 -- The last file: revokes all from PUBLIC, then grants. What PUBLIC gets is what upstream gives it:
--- the names and types of queues, and functions that call the others with the caller's rights. Who
--- administers pgque manages serial queues, too.
+-- the names and types of queues, and functions that call the others with the caller's rights. pgque_admin
+-- also manages serial queues.
 revoke all on all tables in schema qgres from public;
 revoke all on all sequences in schema qgres from public;
 revoke all on all routines in schema qgres from public;
@@ -62,7 +62,7 @@ grant execute on function
     qgres.maint()
 to qgres__queue_manage, pgque_admin;
 
--- Who consumes a log has the roles of pgque.
+-- Consumers of a log have the roles of pgque.
 grant execute on function qgres.logged_as(text), qgres.list_queues()
 to pgque_reader, pgque_admin;
 

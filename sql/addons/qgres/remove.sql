@@ -1,5 +1,6 @@
--- Removal from SR queues. What was removed is a pair of snapshots and a place between them, as ticks
--- and batches of pgque are, so nothing is deleted. Removers of a queue wait for each other at its row.
+-- Removal from SR queues. The removed entries are recorded as a pair of snapshots and a place between them,
+-- like ticks and batches of pgque, so nothing is deleted. Removers of a queue wait for each other's lock on
+-- its row.
 
 -- The newest row of an SR queue's log of positions.
 create or replace function qgres._removed(i_queue_id integer)
@@ -27,7 +28,7 @@ begin
 end;
 $$;
 
--- Locks an SR queue for a remover, who waits for the one before. After a restore into another
+-- Locks an SR queue for a remover, which waits for the previous one. After a restore into another
 -- cluster it adopts the queue first.
 -- locks: the queue's row, until the transaction ends. writes: nothing, or what _adopt writes.
 create or replace function qgres._lock_for_remover(i_queue_id integer)

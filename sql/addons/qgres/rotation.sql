@@ -5,7 +5,7 @@
 -- 3. empty: when no session holds a snapshot from before the move, in which the entries could still
 --    be unread (a dump takes its snapshot first and its locks later), the half is truncated.
 
--- The number up to which all consumers of an SP queue have read, or the last one had when it was
+-- The number up to which all consumers of an SP queue have read, or the last one had read when it was
 -- dropped.
 create or replace function qgres._floor(i_queue qgres._queue)
 returns bigint
@@ -36,7 +36,7 @@ begin
 end;
 $$;
 
--- Whether the current half of a queue holds an entry that everybody has read, or that was removed.
+-- Whether the current half of a queue holds an entry that all consumers have read, or that was removed.
 create or replace function qgres._has_read(i_queue qgres._queue)
 returns boolean
 language plpgsql set search_path = qgres, pg_catalog, pg_temp
@@ -240,8 +240,8 @@ $$;
 
 -- Maintenance of the add-on: takes the steps of rotation that are due. At most ten queues per call
 -- have a step done, so that their publishers do not wait for long. For the same reason it waits only
--- for the first one, when it holds none, and a random one is first, so that each gets its turn. A
--- publisher of two queues would also be in a deadlock with it. Returns how many.
+-- for the first one, while it holds no lock, and a random one is first, so that each gets its turn.
+-- Otherwise, a publisher to two queues could deadlock with it. Returns how many.
 -- locks: those of _rotate. writes: the same.
 create or replace function qgres.maint()
 returns integer

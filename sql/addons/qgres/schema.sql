@@ -118,8 +118,8 @@ create table if not exists qgres._sr_entry (
     primary key (entry_txid, entry_id)
 );
 
--- What an SR queue gave out: all that after_snapshot sees; of what until_snapshot sees, all up to
--- (last_txid, last_id); and of what the transaction own_txid added, all up to own_id.
+-- The entries that an SR queue has returned: all that after_snapshot sees; those that until_snapshot sees, up
+-- to (last_txid, last_id); and those that the transaction own_txid added, up to own_id.
 create table if not exists qgres._sr_position (
     pos_seq         bigint primary key,
     after_snapshot  pg_snapshot not null,
@@ -130,8 +130,8 @@ create table if not exists qgres._sr_position (
     own_id          bigint
 );
 
--- What users see. An installation over an existing one leaves it, because to replace it would wait for
--- every open transaction that looked a queue up.
+-- What users see. An installation over an existing one leaves it, because replacing it would wait for
+-- every open transaction that looked up a queue.
 do $$
 begin
     if to_regclass('qgres.queue') is null then

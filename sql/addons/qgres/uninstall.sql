@@ -1,5 +1,5 @@
 -- Removes the schema, but not the roles, which belong to the cluster. Refused while SP queues have
--- consumers that have not read everything or entries that nobody has read, or SR queues have
+-- consumers that have not read everything or entries that no consumer has read, or SR queues have
 -- entries, unless forced.
 -- locks: all tables of the schema, exclusively. writes: the catalog, pgque.addon,
 -- pgque.snapshot_wait.

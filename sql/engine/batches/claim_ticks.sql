@@ -38,7 +38,7 @@ begin
         v_from := coalesce(i_from_tick, v_sub.sub_last_tick);
         v_to := coalesce(i_to_tick, case when i_from_tick is null then v_sub.sub_next_tick end, v_from);
         if v_to < v_from then
-            raise exception 'no events lie between tick % and the earlier tick %', v_from, v_to
+            raise exception 'tick % comes after tick %', v_from, v_to
                 using errcode = 'PQ005', hint = 'Give the earlier tick first.';
         end if;
         prev_fingerprint := pgque.check_tick(v_sub, i_queue, i_consumer, v_from, i_from_fingerprint);

@@ -106,7 +106,7 @@ language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp a
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, null);
     if i_dead_interval < '0' then
-        perform pgque.refuse_value('nobody is dead after %s', i_dead_interval::text,
+        perform pgque.refuse_value('the dead interval cannot be %s', i_dead_interval::text,
                                    'Give an interval of 0 or more, or null to take over nothing.');
     end if;
     select s.sub_batch, s.sub_last_tick, s.sub_next_tick into batch_id, prev_tick_id, next_tick_id

@@ -14,7 +14,7 @@ declare
 begin
     if coalesce(i_cursor_name, '') = '' or i_quick_limit is null or i_quick_limit < 0
        or exists (select from pg_cursors c where c.name = i_cursor_name) then
-        raise exception 'no cursor "%" with % events at once', coalesce(i_cursor_name, 'null'),
+        raise exception 'cannot open cursor "%" with % events at once', coalesce(i_cursor_name, 'null'),
                         coalesce(i_quick_limit::text, 'null')
             using errcode = 'PQ005',
                   hint = 'Name a cursor that is not open, and ask for 0 or more events.';
@@ -45,7 +45,7 @@ declare
 begin
     if coalesce(i_cursor_name, '') = '' or i_quick_limit is null or i_quick_limit < 0
        or exists (select from pg_cursors c where c.name = i_cursor_name) then
-        raise exception 'no cursor "%" with % events at once', coalesce(i_cursor_name, 'null'),
+        raise exception 'cannot open cursor "%" with % events at once', coalesce(i_cursor_name, 'null'),
                         coalesce(i_quick_limit::text, 'null')
             using errcode = 'PQ005',
                   hint = 'Name a cursor that is not open, and ask for 0 or more events.';

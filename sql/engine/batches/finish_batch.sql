@@ -44,7 +44,7 @@ create or replace function pgque.close_batch(i_sub pgque.subscription)
 returns boolean
 language plpgsql set search_path = pgque, pg_catalog, pg_temp as $$
 begin
-    if i_sub.page_to < 9223372036854775807 then  -- a page, after which its batch goes on
+    if i_sub.page_to < 9223372036854775807 then  -- a page that is not the last of its batch
         i_sub.page_from := i_sub.page_to;
     else
         i_sub.sub_last_tick := case when i_sub.sub_main is null then i_sub.sub_next_tick end;

@@ -1,4 +1,4 @@
--- Holds an open batch: all attempts at it failed, and later batches wait until somebody looks into
+-- Holds an open batch: all attempts at it failed, and later batches wait until an operator looks into
 -- it. consumer_states() and queue_health() show it with the reason until the batch is claimed
 -- again or finished. i_epoch is the epoch at which the attempts were counted; a batch that was claimed
 -- since then is refused. Returns 1, or 0 if the batch was held under this epoch before.
@@ -13,7 +13,7 @@ declare
     v_sub pgque.subscription := pgque.find_batch(i_batch_id);
 begin
     if coalesce(i_reason, '') = '' then
-        perform pgque.refuse_value('no reason to hold batch %s', i_batch_id::text,
+        perform pgque.refuse_value('no reason is given to hold batch %s', i_batch_id::text,
                                    'Say what failed and what to do, for the person on call.');
     end if;
     perform pgque.refuse_slot(v_sub, true);

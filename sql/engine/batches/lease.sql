@@ -22,7 +22,7 @@ end;
 $$;
 
 -- Opens the next batch of a consumer or of a slot, or returns the open one, for another session to
--- claim. Nobody has a lease on it. The epoch is that of the last claim. Null when there is no
+-- claim. It has no lease. The epoch is that of the last claim. Null when there is no
 -- batch.
 -- locks: those of open_batch. writes: the same.
 create or replace function pgque.open_to_claim(
@@ -49,7 +49,7 @@ language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if coalesce(i_owner, '') = '' or i_ttl is null
        or i_ttl not between '1 microsecond' and '1 year' then
-        raise exception 'no lease for owner "%" with a time to live of %',
+        raise exception 'owner "%" cannot have a lease with a time to live of %',
                         coalesce(i_owner, 'null'), coalesce(i_ttl::text, 'null')
             using errcode = 'PQ005',
                   hint = 'Name the owner (a run, a worker) and give an interval of at most a year.';
@@ -83,11 +83,11 @@ begin
             message = format('%s is not leased by "%s" under epoch %s: %s',
                              coalesce('batch ' || i_sub.sub_batch, 'the slot'),
                              coalesce(i_owner, 'null'), coalesce(i_epoch::text, 'null'),
-                             case when i_sub.lease_owner is null then 'nobody has its lease'
+                             case when i_sub.lease_owner is null then 'it has no lease'
                                   else format('"%s" has its lease under epoch %s until %s',
                                               i_sub.lease_owner, i_sub.lease_epoch,
                                               i_sub.lease_until) end),
-            hint = 'The lease ran out and the batch went on to another owner, or it was released. '
+            hint = 'The lease ran out and another owner took the batch, or it was released. '
                    'Discard this attempt.';
     end if;
 end;

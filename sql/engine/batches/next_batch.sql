@@ -252,7 +252,7 @@ language plpgsql immutable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_min_lag < '0' or i_min_interval < '0' or i_min_count < 0 or i_max_count < 1
        or i_max_count < i_min_count then
-        raise exception 'no batch has min_lag %, min_count %, min_interval %, max_count %',
+        raise exception 'a batch cannot have min_lag %, min_count %, min_interval %, max_count %',
                         coalesce(i_min_lag::text, 'null'), coalesce(i_min_count::text, 'null'),
                         coalesce(i_min_interval::text, 'null'), coalesce(i_max_count::text, 'null')
             using errcode = 'PQ005',

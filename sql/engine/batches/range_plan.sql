@@ -20,7 +20,7 @@ declare
                              and current_setting('transaction_isolation') = 'read committed';
 begin
     if i_from_tick > i_to_tick then
-        raise exception 'ticks % to % of queue "%" run backwards', i_from_tick, i_to_tick, i_queue
+        raise exception 'ticks % to % of queue "%" are in the wrong order', i_from_tick, i_to_tick, i_queue
             using errcode = 'PQ005', hint = 'Pass the earlier tick first.';
     end if;
     if not v_looks then

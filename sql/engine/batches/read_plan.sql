@@ -41,7 +41,7 @@ declare
     v_extents  text;
 begin
     if i_max_slices is null or i_max_slices < 1 then
-        perform pgque.refuse_value('there is no plan with %s slices', i_max_slices::text,
+        perform pgque.refuse_value('a plan cannot have %s slices', i_max_slices::text,
                                    'Ask for 1 or more.');
     end if;
 

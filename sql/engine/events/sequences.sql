@@ -9,7 +9,7 @@ declare
     v_name    text := substr(i_name, v_dot + 1);
 begin
     if i_name is null or v_schema = '' or v_name = '' then
-        perform pgque.refuse_value('"%s" names no object', i_name, 'Pass name, or schema.name.');
+        perform pgque.refuse_value('"%s" is not the name of an object', i_name, 'Pass name, or schema.name.');
     end if;
     return format('%I.%I', v_schema, v_name);
 end;

@@ -20,7 +20,7 @@ language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp a
 begin
     perform pgque.check_batch_limits(i_min_lag, i_min_count, i_min_interval, i_max_count);
     if cardinality(i_queues) is distinct from cardinality(i_consumers) or i_queues is null then
-        raise exception '% queues do not go with % consumers',
+        raise exception 'the arrays have % queues and % consumers',
                         coalesce(cardinality(i_queues)::text, 'null'),
                         coalesce(cardinality(i_consumers)::text, 'null')
             using errcode = 'PQ005', hint = 'Pass two arrays of the same length: a queue and a '

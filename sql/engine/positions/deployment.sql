@@ -92,7 +92,7 @@ language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp a
 begin
     if i_location is null or i_queues is null or array[cardinality(i_consumers), cardinality(i_assets)]
        is distinct from array[cardinality(i_queues), cardinality(i_queues)] then
-        perform pgque.refuse_value('no location, or arrays of different lengths', null,
+        perform pgque.refuse_value('the location is empty, or the arrays differ in length', null,
                                    'Pass its name, and a consumer and an asset for each queue.');
     end if;
     insert into pgque.code_location
@@ -128,7 +128,7 @@ declare
     v_sub    pgque.subscription;
 begin
     if coalesce(i_owner, '') = '' then
-        raise exception 'no deployment for consumer "%" on queue "%"', coalesce(i_consumer, ''),
+        raise exception 'no deployment is given for consumer "%" on queue "%"', coalesce(i_consumer, ''),
                         i_queue
             using errcode = 'PQ005', hint = 'Pass the name of the deployment.';
     end if;

@@ -91,7 +91,7 @@ begin
     v_tick := pgque.hold_tick(v_queue.queue_id, i_start_at);
     if exists (select from pgque.partition_consumer c
                where c.queue_id = v_queue.queue_id and c.co_name = x_consumer_id) then
-        raise exception 'consumer "%" is a partitioned one: it has slots', x_consumer_id
+        raise exception 'consumer "%" is partitioned: it has slots', x_consumer_id
             using errcode = 'PQ015',
                   hint = 'Consume by its slots. To have it without slots, end each of them with '
                          'pgque.unsubscribe_slot(queue, consumer, slot), which drops their events.';

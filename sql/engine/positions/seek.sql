@@ -48,7 +48,7 @@ begin
     end if;
     v_tick := pgque.find_position(v_queue, i_position);
 
-    -- A consumer that stands before rotation's note needs events that the note would give up.
+    -- A consumer before rotation_floor needs events that the floor would allow to be truncated.
     delete from pgque.rotation_floor n where n.queue_id = i_queue_id and n.tick_id > v_tick;
     perform pgque.check_tick_half();
     return v_tick;
@@ -142,7 +142,7 @@ begin
                         i_time
             using errcode = 'PQ005',
                   hint = format('The oldest tick is %s, of %s. Pass a later time, or earliest. To '
-                                'retain events longer in future, set the queue''s parameter '
+                                'retain events longer in the future, set the queue''s parameter '
                                 'retention.', v_oldest.tick_id, v_oldest.tick_time);
     end if;
     select t.tick_id into v_later
@@ -189,8 +189,8 @@ begin
             raise exception 'consumer "%" on queue "%" has batch % open', i_consumer, i_queue,
                             v_batch
                 using errcode = 'PQ016',
-                      hint = format('Finish it first. To give up a batch that nobody has leased, '
-                                    'whose events then come again or are skipped: select '
+                      hint = format('Finish it first. To discard a batch without a lease, '
+                                    'whose events are then delivered again or skipped: select '
                                     'pgque.register_consumer_at(%L, %L, %s);', i_queue, i_consumer,
                                     tick_id);
         end if;

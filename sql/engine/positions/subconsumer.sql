@@ -141,7 +141,7 @@ begin
         return null;
     end if;
     if v_sub.sub_main is distinct from i_main.sub_id then
-        raise exception 'consumer "%" on queue "%" is another one', i_name, i_queue
+        raise exception 'the name "%" on queue "%" belongs to another consumer', i_name, i_queue
             using errcode = 'PQ015',
                   hint = 'A normal consumer, or a subconsumer of another consumer, has that name: '
                          'choose another name for the subconsumer.';
@@ -166,7 +166,7 @@ declare
 begin
     if i_batch_handling is null or i_batch_handling not in (0, 1) then
         perform pgque.refuse_value(
-            'there is no batch handling %s', i_batch_handling::text,
+            'unknown batch handling: %s', i_batch_handling::text,
             '0 refuses while a batch is open, 1 schedules its events for another delivery.');
     end if;
     perform from pgque.subscription_base b where b.sub_id = v_main.sub_id for no key update;

@@ -51,7 +51,7 @@ begin
     exception
         when data_exception or check_violation then
             perform pgque.refuse_parameter(
-                format('"%s" is no value for %s of queue "%s": %s',
+                format('"%s" is not a valid value for %s of queue "%s": %s',
                        x_param_value, x_param_name, x_queue_name, sqlerrm));
     end;
     return 1;

@@ -85,7 +85,7 @@ begin
     if v_timeout = '0' then
         perform set_config('lock_timeout', '1min', true);
     end if;
-    loop  -- excludes everybody, including producers whose entries name the queue
+    loop  -- excludes all sessions, including producers whose entries name the queue
         v_queue := pgque.find_queue(x_queue_name);
         perform from pgque.queue q where q.queue_id = v_queue.queue_id for update;
         exit when found;

@@ -50,8 +50,8 @@ where g.inhparent = 'pgque.event'::regclass;
 -- Drops what dropped queues left, at most ten objects per call, because one queue's tables take about
 -- fifty locks. Dropping a partition locks its parent exclusively, and producers of other queues lock the
 -- parent until they commit. So the call waits at most 10 ms for each parent, and the next call tries
--- again. Returns how much it dropped. If something cannot be dropped, for example because somebody's
--- view reads it, a warning names it.
+-- again. Returns how many objects it dropped. If one cannot be dropped, for example because a view reads
+-- it, a warning names it.
 -- locks: a group, exclusively, until the transaction ends. writes: the catalog.
 create or replace function pgque.maint_event_tables()
 returns integer

@@ -48,7 +48,7 @@ begin
         exception
             when data_exception then
                 perform pgque.refuse_parameter(
-                    format('"%s" is no value for %s of queue "%s": %s',
+                    format('"%s" is not a valid value for %s of queue "%s": %s',
                            v_option.value, param_name, i_queue, sqlerrm));
         end;
         if v_differs then

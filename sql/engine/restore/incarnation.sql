@@ -1,11 +1,11 @@
--- The incarnations of a database. A promoted standby, or a recovery that stops early, goes on without the
--- last transactions, so ids that those had given out are given out again with another meaning. Both
--- change the server's timeline. Every function that gives out a batch id compares the timeline with
--- that of the current incarnation. A new incarnation has batch ids that were never given out. Its
+-- The incarnations of a database. A promoted standby, or a recovery that stops early, continues without the
+-- last transactions, so ids that those had assigned are assigned again with another meaning. Both
+-- change the server's timeline. Every function that assigns a batch id compares the timeline with
+-- that of the current incarnation. A new incarnation has batch ids that were never used. Its
 -- sequence and its lock keep the names of version 0.3, whose sessions may wait for an upgrade.
 
--- Whether the current incarnation belongs to the server's timeline, and the database is no restored one that
--- waits to be adopted. Declared immutable so that the planner calls it once and keeps the answer with
+-- Whether the current incarnation belongs to the server's timeline, and the database is not a restored one
+-- that waits to be adopted. Declared immutable so that the planner calls it once and keeps the answer with
 -- the plan. True stays valid for as long as the session lives, since a server changes its timeline only
 -- while it accepts no writes, and a restore creates the functions again; false only leads to
 -- follow_timeline and check_adopted.
@@ -21,7 +21,7 @@ end;
 $$;
 
 -- Begins an incarnation if the current one does not belong to the server's timeline. Returns the sequence
--- of batch ids, which then gives out new ones. Waits only for a session that is about to begin the
+-- of batch ids, which then assigns new ones. Waits only for a session that is about to begin the
 -- same incarnation, and not for its commit.
 -- locks: the row in lineage_lock, when it begins one. writes: lineage_seq, batch_id_seq.
 create or replace function pgque.follow_timeline()
@@ -48,7 +48,7 @@ $$;
 
 -- Advances the batch ids, then the incarnation. The ids advance by a million, since no lost tail of
 -- transactions is that long, and by a random number below a billion, so that another recovery from
--- the same origin gives out other ids. The ids come first because a session that sees the new incarnation
+-- the same origin assigns other ids. The ids come first because a session that sees the new incarnation
 -- may draw one.
 -- locks: the row in lineage_lock, by the caller. writes: lineage_seq, batch_id_seq.
 create or replace function pgque.begin_incarnation(i_timeline bigint)
@@ -90,8 +90,8 @@ $$;
 
 -- Identifies this incarnation of this database, for stores that outlive it: batch ids of two
 -- incarnations may be equal and mean different events. It is a hash of an id that is new at
--- installation and at adoption, of the incarnation's number, and of the database's OID, which tells a
--- copy made by CREATE DATABASE ... TEMPLATE from its original.
+-- installation and at adoption, of the incarnation's number, and of the database's OID, which distinguishes
+-- a copy made by CREATE DATABASE ... TEMPLATE from its original.
 -- locks: those of follow_timeline. writes: the same.
 create or replace function pgque.incarnation()
 returns uuid

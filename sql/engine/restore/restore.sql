@@ -19,7 +19,7 @@ $$;
 -- Writes the unfinished events of all consumers again as new events. A consumer's next batch has all
 -- of its events, with their ids, times and retry counts. Open batches are canceled and leases end.
 -- Returns how many rows it wrote, and 0 if there is nothing to adopt.
--- locks: ticks, positions and the event tables, against everybody but readers of events.
+-- locks: ticks, positions and the event tables, against all except readers of events.
 -- writes: all of them; config, lineage_seq, batch_id_seq.
 create or replace function pgque.adopt_restored_database()
 returns bigint
@@ -55,7 +55,7 @@ begin
         where s.sub_id is null or s.sub_last_tick is not null and t.tick_id is null
     ) m;
     if v_missing is not null then
-        raise exception 'this dump does not say where the consumers of these queues stand: %',
+        raise exception 'this dump lacks the positions of the consumers of these queues: %',
                         v_missing
             using errcode = 'PQ018',
                   hint = 'It waited for a lock for longer than pgque.set_snapshot_patience allows. '

@@ -28,7 +28,7 @@ declare
 begin
     perform pgque.check_may_settle(v_sub, i_owner, i_epoch);
     if i_retry_after is null or i_retry_after < '0' then
-        perform pgque.refuse_value('no retry after %s', i_retry_after::text,
+        perform pgque.refuse_value('a retry cannot wait %s', i_retry_after::text,
                                    'Give an interval of 0 or more.');
     end if;
     select coalesce(q.queue_max_retries, 5) into v_max_retries
@@ -39,7 +39,7 @@ begin
 end;
 $$;
 
--- Makes events of an open batch dead letters at once, also those that were scheduled for another
+-- Makes events of an open batch dead letters at once, including those that were scheduled for another
 -- delivery. Returns how many. If the batch is leased, only the owner of the lease may call this, with
 -- i_owner and i_epoch.
 -- locks: none. writes: dead_letter.
@@ -227,7 +227,7 @@ returns integer
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if x_retry_seconds is null or x_retry_seconds < 0 then
-        perform pgque.refuse_value('no retry after %s seconds', x_retry_seconds::text,
+        perform pgque.refuse_value('a retry cannot wait %s seconds', x_retry_seconds::text,
                                    'Give 0 or more.');
     end if;
     return pgque.event_retry(x_batch_id, x_event_id,
@@ -261,7 +261,7 @@ $$;
 
 -- Moves due retries back into their queues, as events only for their subscription. Retries of a batch
 -- that is still open stay, because a worker that takes it over may schedule the same events again.
--- Retries that are also dead letters, because another session gave them up, are removed. It moves at
+-- Retries that another session has made dead letters meanwhile are removed. It moves at
 -- most as many per queue as make a tick due (ticker_max_count), and the next ones only after those are
 -- in a tick, so that batches are no larger than usual. It makes that tick itself. For a queue that is
 -- paused or has an external ticker, it neither makes a tick nor waits for one. Returns how many events

@@ -17,7 +17,7 @@ begin
         perform pgque.refuse_cooperative(v_sub, x_queue, x_consumer);
     end if;
     if x_retry_after is null or x_ev_retry < 0 then
-        raise exception 'no retry number % at %', coalesce(x_ev_retry::text, 'null'),
+        raise exception 'retry number % cannot be scheduled at %', coalesce(x_ev_retry::text, 'null'),
                         coalesce(x_retry_after::text, 'null')
             using errcode = 'PQ005',
                   hint = 'Give the time of the next delivery, and 0 or more as the retries so far.';
@@ -49,7 +49,7 @@ declare
     v_ids  bigint[];
 begin
     if i_retry_seconds is null or i_retry_seconds < 0 then
-        perform pgque.refuse_value('no retry after %s seconds', i_retry_seconds::text,
+        perform pgque.refuse_value('a retry cannot wait %s seconds', i_retry_seconds::text,
                                    'Give 0 or more.');
     end if;
     perform pgque.check_may_settle(v_sub, null, null);

@@ -1,4 +1,4 @@
--- Saves to the history a part of the ticks that a compaction does not copy because nobody needs them:
+-- Saves to the history a part of the unneeded ticks that a compaction does not copy:
 -- the last tick of each minute in which events came, and a queue's first tick, to count
 -- from.
 -- locks: held by the caller. writes: history.

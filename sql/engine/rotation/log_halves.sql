@@ -1,9 +1,9 @@
 -- Shared functions of the logs with two halves (schema/log.sql).
 --
 -- Half 0 is current most of the time: maintenance switches back to it as soon as it is empty. So
--- the frequent statements read half 0 alone. In READ COMMITTED, what they find there is right,
+-- the frequent statements read only half 0. In READ COMMITTED, what they find there is correct,
 -- because
--- - a switch writes each position to both halves, and nobody writes to half 0 while next_half is 1:
+-- - a switch writes each position to both halves, and half 0 is not written while next_half is 1:
 --   if the newest row in half 0 has next_half = 0, half 1 has no newer row;
 -- - a tick is the same in both halves, each half has all ticks between its first and its last, and
 --   the last tick in half 0 is the newest of all if pgque.log says that half 0 is current;
@@ -13,7 +13,7 @@
 -- level they always read both: their snapshot may be older than a switch that they waited for.
 
 -- Lets this transaction commit without waiting for a standby. Maintenance holds locks that other
--- sessions wait for, and nobody relies on its commit.
+-- sessions wait for, and no caller relies on its commit.
 create or replace function pgque.commit_locally()
 returns void
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -23,7 +23,7 @@ begin
 end;
 $$;
 
--- Sets how long the calling function waits for a lock on a log: 10 ms, which nobody notices.
+-- Sets how long the calling function waits for a lock on a log: 10 ms, which is not noticeable.
 -- Overlapping transactions may keep it taken for longer, so one attempt in ten waits for 100 ms, and
 -- one in a hundred for 800, which is less than the time after which PostgreSQL looks for a deadlock.
 -- If this transaction has rotated, a consumer may wait for the event table and have the lock on the
@@ -53,7 +53,7 @@ join pgque.log_rotation r on r.log_name = l.log_name and not r.is_copied
 cross join lateral (select format('pgque.%s_log_%s', l.log_name, 1 - l.half)::regclass as half) h
 where pg_relation_size(h.half) > 0;
 
--- Truncates the half that the last switch of a log left, once nobody uses it and no snapshot needs it.
+-- Truncates the half that the last switch of a log left, once no session uses it and no snapshot needs it.
 -- Returns 1 when it truncated the half.
 -- locks: the log's row in log_rotation; the half, exclusively. writes: snapshot_wait; truncates the
 -- half.

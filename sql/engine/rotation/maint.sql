@@ -53,7 +53,7 @@ begin
 end;
 $$;
 
--- Lists what there is to maintain now, for schedulers that run each step in its own transaction:
+-- Lists the maintenance to do now, for schedulers that run each step in its own transaction:
 -- functions with no or one argument, to be called again while they return more than 0, and tables to
 -- vacuum.
 create or replace function pgque.maint_operations(out func_name text, out func_arg text)

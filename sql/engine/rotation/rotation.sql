@@ -1,4 +1,4 @@
--- The tables that stand apart and need the events after a tick: to apply them, or to complete a copy.
+-- The tables that are set apart and need the events after a tick: to apply them, or to complete a copy.
 create or replace view pgque.kept_for_table as
 select s.sub_queue as queue_id, s.sub_consumer, a.table_name, a.tick_id
 from pgque.replica_apart a
@@ -6,7 +6,7 @@ join pgque.subscription_base s on s.sub_id = a.sub_id
 left join pgque.replica_table r on (r.sub_id, r.table_name) = (a.sub_id, a.table_name)
 where a.copying is not null or r.incarnation = pgque.incarnation()::text;
 
--- Returns the newest tick that every consumer of a queue has passed, with its tables that stand apart;
+-- Returns the newest tick that every consumer of a queue has passed, with its tables that are set apart;
 -- null if no consumer is registered.
 create or replace function pgque.find_passed_tick(i_queue_id integer)
 returns bigint

@@ -1,8 +1,8 @@
 -- Waits for snapshots. TRUNCATE empties a table for old snapshots, too, and a dump takes its snapshot
--- first and its locks later. So what a change gave up is only truncated when no snapshot from before
--- the change is left.
+-- first and its locks later. So rows that a change made unneeded are only truncated when no snapshot from
+-- before the change is left.
 
--- Returns whether all snapshots see a change, such as a transaction's, so that what it gave up may be
+-- Returns whether all snapshots see a change, such as a transaction's, so that unneeded rows may be
 -- truncated. It is called again under the same name until it returns true. The first call for a change
 -- records who holds a snapshot; if i_change is a transaction, it has to be in a later one. Autovacuum
 -- does not count: it reads no event, and may take hours over a large table. A standby that reports its

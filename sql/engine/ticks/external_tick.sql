@@ -33,11 +33,11 @@ begin
     where t.tick_queue = v_queue.queue_id
     order by t.tick_id desc
     limit 1;
-    -- Higher numbers would leave none for own ticks and events, and meet those of delayed_events.
+    -- Higher numbers would leave none for the queue's own ticks and events, and collide with delayed_events.
     if (i_tick_id > v_last.tick_id and i_tick_id < c_end) is not true
        or (i_event_seq >= v_last.tick_event_seq and i_event_seq < c_end) is not true
        or i_orig_timestamp is null or not isfinite(i_orig_timestamp) then
-        raise exception 'no tick % of % with event sequence % on queue "%"',
+        raise exception 'tick % of % with event sequence % does not fit queue "%"',
                         coalesce(i_tick_id::text, 'null'), coalesce(i_orig_timestamp::text, 'null'),
                         coalesce(i_event_seq::text, 'null'), i_queue_name
             using errcode = 'PQ005',

@@ -51,7 +51,7 @@ begin
     end if;
     while i_owner_id is not null and v_far.tick_id > v_near.tick_id
           and pgque.count_between(i_last, v_far, i_owner_id, i_max_count) > i_max_count loop
-        select t.* into v_far  -- goes back half the way to the nearest one
+        select t.* into v_far  -- goes back half the distance to the nearest one
         from pgque.tick t
         where t.tick_queue = i_queue_id and t.tick_id <= (v_near.tick_id + v_far.tick_id) / 2
         order by t.tick_id desc

@@ -70,7 +70,7 @@ where not q.queue_external_ticker
 -- Lists the sequences from which an unfinished transaction may have taken an id: nextval() locks
 -- the sequence before it gives an id out, until its transaction ends. Such a transaction has an id, or
 -- runs a statement, which holds a snapshot from before it draws an event's id until it has one. Only an
--- id that somebody draws with nextval(), in a statement of its own, could be missed. PostgreSQL
+-- id that is drawn with nextval() in a separate statement could be missed. PostgreSQL
 -- walks through the whole table of locks, so it is read only if there is such a transaction.
 create or replace function pgque.seqs_in_use()
 returns oid[]
@@ -105,11 +105,11 @@ $$;
 -- advanced. If no id was given out since a tick that left nothing behind, this one leaves nothing
 -- behind either.
 --
--- A tick that does not look assumes that new events left some behind. That is never wrong for an event,
--- but makes a tick too many when the queue becomes quiet. So a busy queue is not looked at, and neither
--- is one for which this is already assumed. A queue is looked at when it has its first events for some
--- time, and by the tick that is due after the lag without new events. A ticker that may have an older
--- snapshot, or has events of its own, cannot tell either.
+-- If unfinished transactions are not looked for, a tick with new events is assumed to leave some behind. This
+-- never loses an event, but causes one tick too many when the queue becomes quiet. So they are not looked
+-- for on a busy queue, or if this is already assumed. They are looked for when a queue has its first
+-- events for some time, and by the tick that is due after the lag without new events. A ticker that may
+-- have an older snapshot, or has its own events, assumes it, too.
 -- Refuses a database that was restored and is not adopted, as check_adopted does.
 -- locks: the rows in tick_state of the queues it ticks. writes: tick, tick_request; notifies.
 create or replace function pgque.make_ticks(i_first_queue integer, i_last_queue integer)

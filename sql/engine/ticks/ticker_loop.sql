@@ -9,7 +9,7 @@ returns timestamptz
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
 begin
     if i_slot is null or i_slot < '0' then
-        perform pgque.refuse_value('no slot of %s', i_slot::text,
+        perform pgque.refuse_value('a slot cannot last %s', i_slot::text,
                                    'Give an interval of 0 or more, such as ''1 minute''.');
     end if;
     return case when i_slot >= '1 minute' then date_trunc('minute', i_start) else i_start end

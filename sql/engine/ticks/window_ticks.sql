@@ -35,7 +35,7 @@ begin
                         case when v_oldest.tick_time >= i_end then 'gone' else 'partly gone' end,
                         v_oldest.tick_id, v_oldest.tick_time
             using errcode = 'PQ005',
-                  hint = 'Its events cannot be read again. To retain events longer in future, set '
+                  hint = 'Its events cannot be read again. To retain events longer in the future, set '
                          'the queue''s parameter retention.';
     end if;
     if not exists (select from pgque.tick t

@@ -1,10 +1,10 @@
--- Makes statement triggers on a table and its partitions, which send each change to a queue from the
--- commit of this transaction on. Called again, it adds new partitions, follows a new name of the table,
--- and leaves triggers that are right as they are, without a lock. Returns how many tables have the
+-- Creates statement triggers on a table and its partitions, which send each change to a queue from the
+-- commit of this transaction on. Called again, it adds new partitions, uses the table's new name,
+-- and leaves correct triggers unchanged, without a lock. Returns how many tables have the
 -- triggers. The role needs pgque_writer and the right to create triggers on the table. With i_append, the
 -- table has no key, because rows are only inserted: an update becomes deletes of all old rows and updates
 -- of all new ones. It waits for writers of the table for at most a second, ten times. If a relay captures
--- for the queue, it adds the table to the publication instead. The insert of no row makes drop_queue()
+-- for the queue, it adds the table to the publication instead. The insert without rows makes drop_queue()
 -- wait for this transaction, and then see the triggers.
 -- locks: the tables (SHARE ROW EXCLUSIVE). writes: their triggers.
 create or replace function pgque.capture(
@@ -63,7 +63,7 @@ begin
                 raise exception 'table % could not be captured: its writers did not end within % '
                                 'attempts of a second', i_table, c_attempts
                     using errcode = 'lock_not_available',
-                          hint = 'Call it again when pg_locks has no long transaction on it.';
+                          hint = 'Call it again when no long transaction holds a lock on it (pg_locks).';
             end if;
             perform pg_sleep(0.2 * v_attempt);
         end;
@@ -119,7 +119,7 @@ begin
                 raise exception 'table % is still captured: sessions that use it did not end within % '
                                 'attempts of a second', i_table, c_attempts
                     using errcode = 'lock_not_available',
-                          hint = 'Call it again when pg_locks has no long transaction on it.';
+                          hint = 'Call it again when no long transaction holds a lock on it (pg_locks).';
             end if;
             perform pg_sleep(0.2 * v_attempt);
         end;
@@ -177,7 +177,7 @@ end;
 $$;
 
 -- Returns why a queue's capture does not see all changes of a table; null if it does. Without a
--- queue, it is taken to be captured from the WAL.
+-- queue, capture from the WAL is assumed.
 create or replace function pgque.capture_gap(i_table regclass, i_queue text)
 returns text
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
@@ -241,7 +241,7 @@ begin
 end;
 $$;
 
--- Returns a table and all its partitions, but for those that are being detached, which queries of the table
+-- Returns a table and all its partitions, except those that are being detached, which queries of the table
 -- leave out. pg_partition_tree() would lock them before the table itself.
 create or replace function pgque.capture_relations(i_table regclass)
 returns setof regclass

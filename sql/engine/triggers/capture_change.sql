@@ -1,10 +1,10 @@
--- Trigger of capture(): each statement that changes the table makes an event for each changed row
+-- Trigger of capture(): each statement that changes the table sends an event for each changed row
 -- (docs/capture.md). The role that changes the table needs no right on the queue: this runs as the schema's
--- owner, and only creating the trigger needs EXECUTE. So it reads nothing of the table but its transition
--- tables, because a query of the table runs code of the table's owner, such as the expressions of an index
+-- owner, and only creating the trigger needs EXECUTE. So it reads only the table's transition tables,
+-- because a query of the table runs code of the table's owner, such as the expressions of an index
 -- (docs/decisions/0016-capture-as-the-owner.md). The arguments are the queue, the table as events name
--- it, and 'append' for a table without a key. Its settings are all that change how a type prints; other
--- code that prints values takes them from capture_settings(). `pgque_row.*` is the row even if a column
+-- it, and 'append' for a table without a key. Its settings are all settings that change how a type prints;
+-- other code that prints values gets them from capture_settings(). `pgque_row.*` is the row even if a column
 -- of the table is named pgque_row.
 -- locks: none beyond the insert's own. writes: the queue's current event table.
 create or replace function pgque.capture_change()
@@ -31,12 +31,12 @@ declare
     v_written  text;
 begin
     if format('%I.%I', tg_table_schema, tg_table_name) <> tg_argv[1] and pgque.has_left(c_table, tg_relid, tg_name) then
-        return null;  -- a partition that was detached, or one below it
+        return null;  -- a detached partition, or one below it
     elsif tg_op = 'TRUNCATE' then
         perform pgque.capture_truncate(tg_argv[0], tg_argv[1], tg_relid, tg_name, tg_when);
         return null;
     end if;
-    -- Otherwise the name of a transition table could be somebody's view, whose code would run.
+    -- Otherwise the name of a transition table could be another role's view, whose code would run.
     if tg_level <> 'STATEMENT' or not exists (
         select from pg_trigger t
         where t.tgrelid = tg_relid and t.tgname = tg_name and (tg_op = 'INSERT' or t.tgoldtable = 'old_table')
@@ -50,7 +50,7 @@ begin
     end if;
     if v_key is not null and c_within > pg_trigger_depth() then
         -- Triggers changed rows of this table within the statement, and their events already exist. So
-        -- the rows' current values count, not what the statement made them.
+        -- the rows' current values count, not those that the statement gave them.
         v_now := pgque.captured_rows(tg_relid, tg_name);
         v_gone := format(c_events, 'delete', v_columns, case tg_op
             when 'INSERT' then 'new_table' when 'DELETE' then 'old_table'
@@ -79,8 +79,8 @@ begin
 end;
 $$;
 
--- Returns whether a trigger of capture() was made for a partition, and the table that its relation belongs to
--- now is another one: only the whole table has a trigger after TRUNCATE with the same arguments.
+-- Returns whether a trigger of capture() was made for a partition whose relation now belongs to another
+-- table: only the whole table has a trigger after TRUNCATE with the same arguments.
 create or replace function pgque.has_left(i_table oid, i_relid oid, i_trigger name)
 returns boolean
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
@@ -121,7 +121,7 @@ begin
         v_from := case when current_setting('pgque.truncated', true) is distinct from c_table::oid::text
                        then tg_relid::regclass::text end;
     elsif coalesce(nullif(c_within, ''), '0')::integer > pg_trigger_depth() then
-        -- Rows with a key that prints as one of these, by an index of the key where there may be one.
+        -- Rows with a key that prints like one of these, through an index of the key if there may be one.
         select format('%s n where exists (select from %s o where %s)', c_table, case tg_op
             when 'INSERT' then 'new_table' when 'DELETE' then 'old_table'
             else '(select * from old_table union all select * from new_table)' end, string_agg(
@@ -139,7 +139,7 @@ begin
     if v_from is null then
         return null;
     end if;
-    -- As capture_columns().
+    -- The same expressions as in capture_columns().
     select string_agg(case
         when t.typoutput in ('int2out'::regproc, 'int4out'::regproc, 'int8out'::regproc,
                              'boolout'::regproc, 'textout'::regproc, 'varcharout'::regproc,
@@ -158,8 +158,8 @@ begin
 end;
 $$;
 
--- Returns what the trigger capture_rows() has left for a trigger of the same statement. It has to fire
--- just before; otherwise anybody could have set it.
+-- Returns what the trigger capture_rows() has passed to a trigger of the same statement. It has to fire
+-- just before; otherwise any session could have set it.
 create or replace function pgque.captured_rows(i_relid oid, i_trigger name)
 returns text
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$
@@ -170,7 +170,7 @@ begin
              and r.tgenabled = t.tgenabled and r.tgname < t.tgname
         where t.tgrelid = i_relid and t.tgname = i_trigger
           and r.tgfoid = 'pgque.capture_rows()'::regprocedure) then
-        perform pgque.refuse_value('trigger "%s" comes without one that reads the rows', i_trigger,
+        perform pgque.refuse_value('trigger "%s" lacks the trigger that reads the rows', i_trigger,
                                    'Call pgque.capture again, as the owner of the table.');
     end if;
     return current_setting('pgque.rows', true);
@@ -212,9 +212,9 @@ as $$
     where p.oid = 'pgque.capture_change()'::regprocedure;
 $$;
 
--- Makes the event for a TRUNCATE. A partition that is truncated alone makes a delete of each row; the
--- trigger of the whole table, which fires first, tells whether it is. If other triggers changed rows of
--- the table, such as one that inserts after each TRUNCATE, their events may come first: replicas copy.
+-- Sends the event for a TRUNCATE. If a single partition is truncated, it sends a delete for each row; the
+-- trigger of the whole table, which fires first, shows which it is. If other triggers changed rows of the
+-- table, such as one that inserts after each TRUNCATE, their events may come first: then replicas copy.
 create or replace function pgque.capture_truncate(
     i_queue text, i_table text, i_relid oid, i_trigger name, i_when text)
 returns void

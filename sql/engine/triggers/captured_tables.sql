@@ -60,8 +60,8 @@ as $$
     order by 1, 2;
 $$;
 
--- Refuses to continue while tables are captured into a queue, or into any, because then nobody could
--- change them.
+-- Refuses to continue while tables are captured into a queue, or into any, because these tables could no
+-- longer be changed.
 create or replace function pgque.check_uncaptured(i_queue text, i_else text)
 returns void
 language plpgsql stable set search_path = pgque, pg_catalog, pg_temp as $$

@@ -2,7 +2,7 @@
 -- with the id of the transaction that made it, so that for readers it is as if that transaction had sent
 -- it. Only relays tick such a queue, after they have inserted all that the tick's snapshot sees.
 
--- Returns why the WAL does not have all changes of a table; null if it has.
+-- Returns why the WAL does not have all changes of a table; null if it has them.
 create or replace function pgque.relay_gap(i_table regclass, i_queue text)
 returns text
 language sql stable set search_path = pgque, pg_catalog, pg_temp
@@ -24,8 +24,8 @@ as $$
     from pgque.capture_relations(i_table) r join pg_class c on c.oid = r;
 $$;
 
--- Where relays stand, of one queue or of all: the position in the WAL, what the slot holds of the WAL and
--- may hold on (null: all), and why changes are missing; null if none are.
+-- The state of the relays of one queue or of all: the position in the WAL, how much WAL the slot holds and
+-- how much it may still hold (null: no limit), and why changes are missing; null if none are.
 create or replace function pgque.relays(
     i_queue text default null,
     out queue_name text, out publication text, out slot text, out lsn pg_lsn, out held_bytes bigint,
@@ -60,7 +60,7 @@ create or replace function pgque.relayed_tables(
 returns setof record
 language sql stable set search_path = pgque, pg_catalog, pg_temp
 as $$
-    -- Of a partition that is unlogged for a while, changes are missing.
+    -- Changes are missing while a partition is unlogged.
     select r.queue_name, l.prrelid::regclass,
            jsonb_build_object('publication', concat_ws(' ', l.oid, p.xmin, l.xmin)) || coalesce((
                select jsonb_object_agg(part::oid, pg_relation_filenode(part))
@@ -75,8 +75,8 @@ as $$
     join pg_publication_rel l on l.prpubid = p.oid;
 $$;
 
--- Adds a table to the publication of a relay, or takes it out. Its lock waits for the table's writers: of
--- each transaction, all changes are published or none.
+-- Adds a table to the publication of a relay, or removes it. Its lock waits for the table's writers, so all
+-- changes of a transaction are published or none.
 -- locks: the table (SHARE ROW EXCLUSIVE), for at most a second of waiting. writes: the publication.
 create or replace function pgque.publish_table(i_table regclass, i_queue text, i_publish boolean)
 returns integer
@@ -105,8 +105,8 @@ begin
 end;
 $$;
 
--- Has the tables of a queue captured from the WAL, once the publication and the slot exist that it names.
--- Without a row in tick_state, no ticker ticks the queue. With i_end, it ends that.
+-- Starts the capture of a queue's tables from the WAL, once the given publication and slot exist.
+-- Without a row in tick_state, no ticker ticks the queue. With i_end, it ends the capture.
 -- locks: none. writes: relay, tick_state, the catalog.
 create or replace function pgque.set_relay(
     i_queue text, i_end boolean, out publication text, out slot text)
@@ -131,7 +131,8 @@ begin
 end;
 $$;
 
--- What a relay has to know in a transaction whose snapshot a tick may have: all that it sees is before wal.
+-- Returns what a relay needs in a transaction whose snapshot may become a tick's. All transactions that the
+-- snapshot sees are before wal.
 create or replace function pgque.relay_state(
     i_queue text,
     out publication text, out slot text, out problem text, out lsn bigint, out wal bigint,
@@ -150,9 +151,9 @@ begin
 end;
 $$;
 
--- Records that a relay has inserted what is before a position in the WAL. If a tick is due or i_tick is
--- true, it makes one with the snapshot of this transaction; none if i_tick is null. Returns the tick. It
--- leaves some events behind if it has new ones: whoever sent them may not have ended.
+-- Records that a relay has inserted the changes before a position in the WAL. If a tick is due or i_tick is
+-- true, it makes one with the snapshot of this transaction; none if i_tick is null. Returns the tick. If it
+-- has new events, it is marked as leaving some behind, because their senders may not have ended.
 -- locks: the row of relay. writes: relay, tick, tick_request; notifies.
 create or replace function pgque.relay_to(i_queue text, i_lsn pg_lsn, i_tick boolean)
 returns bigint
@@ -162,7 +163,7 @@ declare
     v_tick   bigint;
 begin
     if i_lsn is null then
-        perform pgque.refuse_value('queue "%s" was moved to nowhere', i_queue, 'Pass a position.');
+        perform pgque.refuse_value('the position of queue "%s" is null', i_queue, 'Pass a position.');
     end if;
     update pgque.relay set lsn = i_lsn where queue_id = v_queue.queue_id;
     if i_tick is null then

@@ -17,7 +17,7 @@ declare
     v_later    boolean := false;
 begin
     if i_table is null or i_copied is null or i_shape is null then
-        perform pgque.refuse_value('a copy has a table, a snapshot and a shape', null,
+        perform pgque.refuse_value('a copy needs a table, a snapshot and a shape', null,
                                    'Pass pg_current_snapshot() and pgque.table_facts(table, queue).');
     end if;
     if starts_with(i_shape, '{') and v_sub.sub_next_tick is not null then
@@ -46,7 +46,7 @@ end;
 $$;
 
 -- Makes a consumer copy a table again, at its next batch or the next attempt at an open one. No events are
--- kept for the table until then, so a copy that is not complete may begin again.
+-- kept for the table until then, so an incomplete copy may start over.
 -- locks: none. writes: replica_table, replica_apart.
 create or replace function pgque.forget_replicated(i_queue text, i_consumer text, i_table text)
 returns void
@@ -64,8 +64,8 @@ begin
 end;
 $$;
 
--- Records that a consumer's table stands apart from the batch after a tick on, or failed again; or how far its
--- copy in parts is; without a reason and a copy, that it no longer stands apart. It is called in the
+-- Records that a consumer's table is set apart from the batch after a tick on, or failed again; or how far
+-- its copy in parts is; without a reason and a copy, that it is no longer set apart. It is called in the
 -- transaction of the ack. After a failure, the pause before the next attempt grows from one minute to ten.
 -- locks: none. writes: replica_apart.
 create or replace function pgque.set_apart(
@@ -78,7 +78,7 @@ declare
     v_failed  constant integer := (i_reason is not null)::int;
 begin
     if i_table is null or i_tick is null or i_tick < 0 then
-        perform pgque.refuse_value('a table that stands apart needs a name and a tick', null,
+        perform pgque.refuse_value('a table that is set apart needs a name and a tick', null,
                                    'Pass the tick that begins the batch.');
     end if;
     if i_reason is null and i_copying is null then
@@ -96,7 +96,7 @@ begin
 end;
 $$;
 
--- The tables of a consumer that stand apart. is_kept tells whether the events after tick_id exist, is_due
+-- The tables of a consumer that are set apart. is_kept tells whether the events after tick_id exist, is_due
 -- whether the pause before the next attempt is over.
 create or replace function pgque.tables_apart(
     i_queue text, i_consumer text,
@@ -113,7 +113,7 @@ as $$
     order by 1;
 $$;
 
--- Returns whether a table that stands apart is due in an open batch, which then needs a run even if empty.
+-- Returns whether a table that is set apart is due in an open batch, which then needs a run even if empty.
 create or replace function pgque.has_table_due(i_batch_id bigint)
 returns boolean
 language plpgsql security definer set search_path = pgque, pg_catalog, pg_temp
@@ -206,8 +206,8 @@ as $$
     order by b.attnum;
 $$;
 
--- What earlier versions stored of a table at its last copy: a text that changes with more than table_facts
--- returns. Null if there is no such table.
+-- Returns what earlier versions stored of a table at its last copy: a text that also changes with things that
+-- table_facts does not contain. Null if there is no such table.
 create or replace function pgque.table_shape(i_table regclass, i_queue text)
 returns text
 language sql stable set search_path = pgque, pg_catalog, pg_temp
@@ -242,14 +242,14 @@ as $$
     from pg_class where oid = i_table;
 $$;
 
--- What happens to a table that its triggers do not report, as facts of the catalog: its columns by number,
--- with comments and the underlying types of domains, and the transactions that wrote their definitions
--- last; what PostgreSQL reads in a column that a row lacks, as the JSON of events; whether partitions have
--- the columns in another order; the key; the relations with their files, which TRUNCATE and VACUUM FULL
--- also replace; the transactions that attached each partition, and those above it; the partitions that
--- nothing was ever written to; the triggers of capture() into this queue, with their relations, or the
--- publication; the labels of enums and the attributes of composite types in its values. Null if there is
--- no such table.
+-- Returns the catalog's facts about a table that change without its triggers reporting it: its columns by
+-- number, with comments and the underlying types of domains, and the transactions that wrote their
+-- definitions last; what PostgreSQL reads in a column that a row lacks, as the JSON of events; whether
+-- partitions have the columns in another order; the key; the relations with their files, which TRUNCATE and
+-- VACUUM FULL also replace; the transactions that attached each partition, and those above it; the partitions
+-- that nothing was ever written to; the triggers of capture() into this queue, with their relations, or the
+-- publication; the labels of enums and the attributes of composite types in its values. Null if there is no
+-- such table.
 create or replace function pgque.table_facts(i_table regclass, i_queue text)
 returns jsonb
 language sql stable set search_path = pgque, pg_catalog, pg_temp set bytea_output = 'hex'
@@ -298,7 +298,7 @@ as $$
                                      when a.is_plain then (array_to_json(p.attmissingval) -> 0)::text
                                      else to_json(array_to_string(p.attmissingval, ''))::text end)
                           from pgque.capture_relations(i_table) r
-                          -- By the index, because how many relations there are is estimated too high.
+                          -- Uses the index, because the number of relations is overestimated.
                           cross join lateral (select * from pg_attribute p
                                               where p.attrelid = r and p.atthasmissing offset 0) p
                           join attribute a using (attname)

@@ -143,7 +143,7 @@ begin
     skip := 'skip' = any (v_args.flags);
     t := pgque.table_columns(i_relid);
     t.key := coalesce(v_args.key, t.key);
-    -- A misspelt name would send a column that was meant to be ignored, or leave one out of the key.
+    -- A misspelled name would send a column that was meant to be ignored, or leave one out of the key.
     if not (v_args.key || v_args.ignored) <@ t.names then
         perform pgque.refuse_trigger(
             false, v_trigger, format('names the column %L, which the table does not have', (
@@ -152,7 +152,7 @@ begin
             concat('Its columns are: ', array_to_string(t.names, ', '), '. Drop and create it again.'));
     end if;
     if i_op <> 'TRUNCATE' then
-        -- Nobody may write a generated column, and before the change it has no value.
+        -- A generated column cannot be written, and has no value before the change.
         select array_agg(name <> all (v_args.ignored) and not starts_with(name, '_pgq_ev_')
                          and generated <> 'v'
                          and (generated = '' or i_format <> 'sql' and i_when <> 'BEFORE') order by nr)
@@ -161,7 +161,7 @@ begin
         if i_op <> 'INSERT' then
             perform pgque.check_change_key(v_trigger, i_op, t.key, t.names, v_old, v_new);
         end if;
-        -- As in PgQ, an update of ignored columns and fields alone makes no event, an empty one does.
+        -- As in PgQ, an update of only ignored columns and fields sends no event; an empty update does.
         if i_op = 'UPDATE' and (v_args.ignored <> '{}' or i_format = 'sql') and not (
                select bool_or(sent) is not false
                from unnest(t.names, v_sent, v_old, v_new) c (name, sent, was, becomes)

@@ -196,7 +196,7 @@ def test_rows_of_queue_messages_can_be_changed(q: Connection) -> None:
     for queue, id_, code in (("second", second, "23505"), ("no", 1, "23503"), ("q", 99, "23503")):
         with refused(code):
             q.execute(add, [queue, id_])
-    with refused("23514", '"lost" is no status'):
+    with refused("23514", '"lost" is not a status'):
         q.execute(sql, ["lost", first])
     with refused("0A000", "cannot be changed"):
         q.execute("update postgremq.queue_messages set message_id = 77")

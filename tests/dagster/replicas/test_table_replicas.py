@@ -248,7 +248,7 @@ def test_replicas_of_a_queue_that_somebody_else_consumes_are_kept(
         assert kept.run().success, "what somebody else reads is passed over"
         status, detail = health(db, "events")["captured_table:public.items"]
     assert status == "critical"
-    assert "none of the queue's replicas has it, and its changes are passed over" in detail
+    assert "none of the queue's replicas has it, and its changes are skipped" in detail
 
 
 def test_a_table_that_is_taken_out_is_uncaptured_and_copied_when_it_is_put_back(
