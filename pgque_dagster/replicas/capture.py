@@ -70,7 +70,7 @@ def capture_sensor(
             context.log.warning(str(error))
             return dg.SkipReason(str(error))
         if left:
-            return dg.SkipReason(f"ended the capture of {', '.join(left)}, which was taken out")
+            return dg.SkipReason(f"ended the capture of {', '.join(left)}, which was removed")
         if added := [table for table in is_new if is_new[table]]:
             return dg.SkipReason(f"captured {', '.join(added)}; the next batch copies them")
         if requested:

@@ -56,7 +56,7 @@ def build_table_replicas(
 
     One sensor captures the tables into the queue, which it creates. Another one observes the
     queue, and evaluates the checks on it every minute. The first batches copy the tables without a
-    lock; each further batch applies the changes of all tables: in the lake by one commit per table,
+    lock; each later batch applies the changes of all tables: in the lake by one commit per table,
     in PostgreSQL in one transaction. docs/replicas.md says when a table is copied again.
 
     Args:
@@ -76,14 +76,14 @@ def build_table_replicas(
             schedule. A copied table is compared at once, and small tables more often.
         verify_timeout: how long comparing a table may take.
         verify_share: which share of a large table the schedule compares each time, such as 0.1 for
-            a tenth: one part after another, each at a tick of its own.
-        maintain_cron: when small files of replicas in the lake are merged, and files that nobody
-            needs are deleted; None for a job that only runs manually.
+            a tenth: one part after another, each at its own tick.
+        maintain_cron: when small files of replicas in the lake are merged, and unneeded files are
+            deleted; None for a job that only runs manually.
         group_name: the group of the assets; by default the name.
         database: the key of the PgqueResource whose database has the tables and the queue. The
             keys of the assets begin with it, if it is not the default one.
-        running: whether sensors and schedule are on from the start; otherwise somebody has to
-            switch them on in the UI.
+        running: whether sensors and schedule are on from the start; otherwise turn them on in the
+            UI.
         names: the names with `*` from which the tables were found, with the names of other tables.
             A check fails once they match other tables.
         queue: the queue of other replicas, which are defined elsewhere, or a queue into which the

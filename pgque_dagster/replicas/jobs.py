@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Job = Any
 
 _SECONDS = 30
-# So that a row that somebody changes in a replica is found within five minutes.
+# With this interval, a row that was changed in a replica is found within five minutes.
 _SOON = timedelta(minutes=4)
 _A_RUN = timedelta(minutes=1)
 # The rows of all tables that one run compares this often: about 15 s.
@@ -254,7 +254,7 @@ def _changed_by_others(
     found: Sequence[ReplicaStatus],
     spec_of: Mapping[tuple[str, str], TableSpec],
 ) -> list[ReplicaStatus]:
-    """Returns the replicas in the lake whose newest commit of rows is not ours."""
+    """Returns the replicas in the lake whose newest commit of rows is another program's."""
     # Imported late, because it loads Spark.
     from ..spark.replicas.formats import replica_of
 

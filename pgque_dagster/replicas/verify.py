@@ -84,13 +84,13 @@ def recorded_check(
 
 
 def apart_check(key: dg.AssetCheckKey, table: Apart) -> dg.AssetCheckEvaluation:
-    """Evaluates the check of a replica whose table stands apart from a batch."""
+    """Evaluates the check of a replica whose table is set apart from a batch."""
     told = (
-        f"{table.name} stands apart from the other tables, which go on: its replica ends at tick "
-        f"{table.tick_id}. {table.reason}"
+        f"{table.name} is set apart from the other tables, which continue: its replica ends at "
+        f"tick {table.tick_id}. {table.reason}"
     )
     if table.copying is not None:
-        told = f"{table.name} is being copied, while the other tables go on: {table.copying}. "
+        told = f"{table.name} is being copied, while the other tables continue: {table.copying}. "
         told += table.reason
     return dg.AssetCheckEvaluation(
         key.asset_key,
@@ -104,7 +104,7 @@ def apart_check(key: dg.AssetCheckKey, table: Apart) -> dg.AssetCheckEvaluation:
 
 def how_to_mend(repair: str) -> str:
     """Returns what to do about a difference."""
-    return f"The job {repair} writes the rows that differ; a comparison that finds none ends this"
+    return f"The job {repair} writes the rows that differ; the next equal comparison ends this"
 
 
 def is_overdue(status: ReplicaStatus, cron: str) -> bool:
@@ -252,7 +252,7 @@ def _result(
     elif found.why_not is not None:
         told = f"Not compared: {found.why_not.rstrip('.')}."
         if status is not None and status.failure is not None:
-            told = f"Not compared, because the table stands apart: {status.failure}"
+            told = f"Not compared, because the table is set apart: {status.failure}"
         elif status is not None and status.verified_problem is not None:
             told += f" The last comparison counts: {status.verdict}."
         else:

@@ -1,6 +1,6 @@
-"""Tables that stand apart: a problem with one table of a consumer stops no other table.
+"""Tables that are set apart: a problem with one table of a consumer stops no other table.
 
-A batch is applied to each table on its own. A table that fails stands apart from then on: the ack
+A batch is applied to each table on its own. A table that fails is set apart from then on: the ack
 of the batch records from which tick, and the events after it are kept. After a pause, a run of a
 later batch applies everything that the table missed, and that batch, in one commit; its ack records
 that the table is back. docs/decisions/0015 says why nothing is lost or applied twice.
@@ -42,7 +42,7 @@ from .standing import Log, ReplicaChanged, Standing, find_standings
 
 # Errors that concern all tables, besides temporary errors of a database.
 _OF_ALL = (BatchNotOpen, ConnectionFailed, LeaseLost, StaleReadPlan, TargetOutOfStep)
-# Errors that concern one table: one of its rows, or what somebody did to its replica.
+# Errors that concern one table: one of its rows, or a change to its replica.
 _OF_ONE = (MalformedPayload, ReplicaChanged, TargetRefused)
 # How many slices read the events that a table missed.
 _SLICES = 4
@@ -65,17 +65,17 @@ from pgque.replicas(%s) where consumer_name = %s and table_name = %s
 
 
 class BatchTables:
-    """The tables of a batch: those to which it is applied, and those that stand apart.
+    """The tables of a batch: those to which it is applied, and those that are set apart.
 
     Args:
         batch: the batch.
         specs: the names of the tables, or their specs.
-        log: gets messages about tables that stand apart.
+        log: gets messages about tables that are set apart.
         follows: what the target does if columns are added or dropped (`Altered.needs`).
 
     Attributes:
         specs: what is replicated of each table, by the table's name in events.
-        tried: the tables to which the batch is applied, including tables that stand apart and
+        tried: the tables to which the batch is applied, including tables that are set apart and
             whose pause is over.
         stored: the tables that the target already has up to the end of the batch, from an attempt
             that was not acked.
@@ -109,7 +109,7 @@ class BatchTables:
         self.stored: set[str] = set()
 
     def pass_over(self, found: Set[str]) -> None:
-        """Passes over the changes of captured tables that are not among those to replicate.
+        """Skips the changes of captured tables that are not among those to replicate.
 
         Nothing is lost: if this consumer replicates the table later, or again, it copies it.
 
@@ -126,7 +126,7 @@ class BatchTables:
             forget(batch, table)
             if found_in[table] in (None, [batch.consumer]):
                 self._log(
-                    f"changes of {table} are passed over: it is captured and not among the tables "
+                    f"changes of {table} are skipped: it is captured and not among the tables "
                     "to replicate. Add it to them, or end its capture: select "
                     f"pgque.uncapture('{table}', '{batch.queue}');"
                 )
@@ -135,7 +135,7 @@ class BatchTables:
         """Returns the standing of a table. Raises as `Standings.of` does."""
         noted = self._noted.get(name)
         if self._standings.has_several_senders(name):
-            # When one of them leaves, nobody knows which of its events came from which table.
+            # When one of them leaves, it is unknown which events came from which table.
             forget_copy(self._batch.session, self._batch.queue, self._batch.consumer, name)
         standing = replace(self._standings.of(self.specs[name]), follows=self._follows)
         if standing.altered.partitions:
@@ -144,7 +144,7 @@ class BatchTables:
         return replace(standing, copied=None) if noted and not noted.is_kept else standing
 
     def noted_tick(self, name: str) -> int | None:
-        """Returns the tick after which a table misses events; None if it does not stand apart."""
+        """Returns the tick after which a table misses events; None if it is not set apart."""
         return self._noted[name].tick_id if name in self._noted else None
 
     def copying_tick(self, name: str) -> int | None:
@@ -154,7 +154,7 @@ class BatchTables:
 
     def copies_in_parts(self, source: SourceTable) -> bool:
         """Returns whether a table that is copied now is copied in parts."""
-        # Rows without a key cannot be told from those that events name.
+        # Rows without a key cannot be distinguished from those that events name.
         return bool(source.key) and (
             self.copying_tick(source.name) is not None
             or Extent.of(self._batch.session, source).is_large
@@ -167,10 +167,10 @@ class BatchTables:
         later: Set[str],
         events: Sequence[Slice],
     ) -> str | None:
-        """Returns why a table is copied whose facts alone do not tell; None if it is not.
+        """Returns why a table is copied if its shape alone does not say; None if it is not copied.
 
         Args:
-            standing: the table's standing, in which nothing speaks for a copy.
+            standing: the table's standing, which does not require a copy.
             readings: how its events that the last copy lacks are read, if that is known.
             later: the types of these events, if a TRUNCATE is among them.
             events: a plan to read them.
@@ -206,7 +206,7 @@ class BatchTables:
         return of_table(batch.session.run(plan).slices, name)
 
     def note_shape(self, standing: Standing, later: Set[str]) -> str | None:
-        """Makes the ack record a table's shape, if all that is applied from then on has it.
+        """Makes the ack record a table's shape, if all events applied from then on have it.
 
         Returns:
             Why rows may differ since it was altered, which the ack records, too; None if not.
@@ -228,7 +228,7 @@ class BatchTables:
     def note_copying(self, name: str, tick_id: int, progress: str) -> None:
         """Makes the ack record how far a copy in parts is, and keep the events after a tick."""
         if name not in self._copying:
-            # Only the copy may follow: the batches until then are not applied.
+            # Only the copy may come next: the batches until then are not applied.
             forget(self._batch, name)
         self._copying[name] = (tick_id, progress)
 
@@ -249,7 +249,7 @@ class BatchTables:
 
     @contextmanager
     def alone(self, name: str) -> Iterator[None]:
-        """Makes an error of the block one table's own, unless it concerns all tables."""
+        """Attributes an error in the block to one table, unless it concerns all tables."""
         try:
             with self._batch.own_checks():
                 yield
@@ -263,7 +263,7 @@ class BatchTables:
         return name in self._failed
 
     def apart(self) -> list[Apart]:
-        """Returns the tables that stand apart now.
+        """Returns the tables that are set apart now.
 
         Raises:
             Exception: the error of the first table that failed, if no table has the batch and the
@@ -292,7 +292,7 @@ class BatchTables:
         return apart
 
     def settle(self) -> list[Apart]:
-        """Makes the ack record which tables stand apart.
+        """Makes the ack record which tables are set apart.
 
         Returns:
             The tables that do. If these are all tables, only the ack records the batch.
@@ -307,10 +307,10 @@ class BatchTables:
             if each.name in self.tried:
                 self._note(each.name, each.tick_id, each.reason or None, each.copying)
             why = each.reason or "it is copied in parts"
-            self._log(f"{each.name} stands apart from tick {each.tick_id} on: {why}")
+            self._log(f"{each.name} is set apart from tick {each.tick_id} on: {why}")
         for name in self._noted.keys() - {each.name for each in apart}:
             if name in self.specs:
-                self._log(f"{name} no longer stands apart")
+                self._log(f"{name} is no longer set apart")
             else:
                 # It is no longer replicated, and the events that it missed are not needed.
                 forget(self._batch, name)

@@ -16,10 +16,10 @@ from .spec import TableSpec
 
 # The type of an event that requests another copy of a table.
 COPY = "copy"
-# How its payload begins if only one consumer has to copy it.
+# The beginning of its payload if only one consumer has to copy the table.
 REQUEST = '{"consumer":'
 
-# Tables that only this consumer had, of a queue that nothing but replicas reads.
+# Tables that only this consumer replicated, of a queue that only replicas read.
 _LEFT = """
 with mine as (select * from pgque.replicas(%s))
 select table_name from mine
@@ -32,7 +32,7 @@ where consumer_name = %s and left_at is not null and to_regclass(table_name) is 
 
 @dataclass(frozen=True)
 class Captured:
-    """What is captured into a queue under one table's name.
+    """The tables that are captured into a queue under one table's name.
 
     Attributes:
         queue: the queue.
@@ -57,7 +57,7 @@ class Captured:
 
 
 def captured_tables(session: Session, queue: str) -> dict[str, Captured]:
-    """Returns what is captured into a queue, by the names in events.
+    """Returns the tables captured into a queue, by the names in events.
 
     Args:
         session: a session of the database.
@@ -117,10 +117,10 @@ def check_deletes(session: Session, queue: str, deletes: Deletes) -> None:
 
 
 def check_way(session: Session, queue: str, way: str) -> None:
-    """Checks that tables are captured into a queue in the way that is wanted, triggers or wal.
+    """Checks that tables are captured into a queue in the wanted way, triggers or wal.
 
     Raises:
-        InvalidArgument: if they are not, because a relay was begun or was not.
+        InvalidArgument: if they are not, because the queue has a relay or lacks one.
     """
     is_relayed = session.run(Call(IS_RELAYED, (queue,), first))
     if is_relayed != (way == "wal"):
@@ -146,7 +146,7 @@ def uncapture_by_name(queue: str, table: str) -> Steps[int]:
 
 
 def uncapture_left(session: Session, queue: str, consumer: str) -> list[str]:
-    """Ends the capture of the tables that a consumer no longer replicates, if nobody else reads it.
+    """Ends the capture of tables that a consumer no longer replicates, if no other one reads it.
 
     Args:
         session: a session of the database.
@@ -166,7 +166,7 @@ def uncapture_left(session: Session, queue: str, consumer: str) -> list[str]:
             session.run(uncapture_by_name(queue, table))
         except PermissionDenied as error:
             raise PermissionDenied(
-                f"{table} was taken out of the tables of {consumer}, and is captured still",
+                f"{table} was removed from the tables of {consumer}, and is still captured",
                 f"Let the table's owner run: select pgque.uncapture('{table}', '{queue}');",
             ) from error
     return left
@@ -204,7 +204,7 @@ def capture_new(
         The name of each table in events, and whether it was captured now.
 
     Raises:
-        InvalidArgument: if a table cannot be replicated. The others are captured nevertheless.
+        InvalidArgument: if a table cannot be replicated. The others are captured anyway.
         PermissionDenied: if the role may not create triggers on a table. The others are captured.
     """
     captured = captured_tables(session, queue)

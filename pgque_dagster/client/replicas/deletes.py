@@ -1,7 +1,7 @@
 """What a replica does with rows that its source no longer has, and with earlier versions of rows.
 
-`hard` deletes them. `soft` keeps the row, with the tick at which it was gone. `history` keeps each
-version of a row, with the tick from which it was valid and the first tick at which it was not.
+`hard` deletes them. `soft` keeps the row, with the tick at which it was deleted. `history` keeps
+each version of a row, with the tick from which it was valid and the first tick at which it was not.
 A batch is applied at the tick that ends it, and a copy at its own tick. So if a batch changes a row
 several times, only the last change becomes a version.
 """
@@ -17,7 +17,7 @@ HARD, SOFT, HISTORY = get_args(Deletes)
 # Columns besides those of the source, of type bigint.
 DELETED_TICK = "__pgque_deleted_tick"
 FROM_TICK, TO_TICK = "__pgque_from_tick", "__pgque_to_tick"
-# The columns of each way, with their comments. The last one is null in rows that the source has.
+# The columns of each mode, with their comments. The last one is null in rows that the source has.
 MARKS: dict[str, dict[str, str]] = {
     HARD: {},
     SOFT: {DELETED_TICK: "the tick at which the row was gone; null if it is there"},
@@ -39,7 +39,7 @@ def end_mark(deletes: Deletes) -> str | None:
 
 
 def check_deletes(deletes: str) -> None:
-    """Raises `InvalidArgument` for an unknown way to treat deleted rows."""
+    """Raises `InvalidArgument` for an unknown value of `deletes`."""
     if deletes not in MARKS:
         raise InvalidArgument(f"no deletes {deletes!r}", f"It may be {', '.join(MARKS)}.")
 
@@ -54,7 +54,7 @@ def check_append(table: str, key: Sequence[str], deletes: Deletes) -> None:
 
 
 def kept_by(deletes: Deletes, key: Sequence[str]) -> str:
-    """Returns how a replica keeps rows, as a text that is stored with the replica."""
+    """Returns how a replica keeps rows, as text that is stored with the replica."""
     return HARD if deletes == HARD else f"{deletes}, by {', '.join(key)}"
 
 

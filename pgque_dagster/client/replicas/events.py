@@ -1,4 +1,4 @@
-"""Which events of tables a range of them has. PostgreSQL looks."""
+"""Finds, in PostgreSQL, which tables have events in a range, and of which types."""
 
 from collections.abc import Sequence
 
@@ -29,10 +29,10 @@ _READ = "select ev_id, ev_txid, ev_retry, ev_type, ev_extra1, {} as ev_data from
 
 
 def kinds(session: Session, slices: Sequence[Slice]) -> dict[str, set[str]]:
-    """Returns the tables of events and, for each, their types; `REDELIVERED` for a second time.
+    """Returns the tables of events, each with their types; `REDELIVERED` for redelivered events.
 
     Raises:
-        StaleReadPlan: if the events are no longer there.
+        StaleReadPlan: if the events no longer exist.
     """
     if not slices:
         return {}

@@ -1,7 +1,7 @@
-"""The parts in which a large table is compared with its replica, each at a tick of its own.
+"""The parts in which a large table is compared with its replica, each at its own tick.
 
-A hash of its key decides in which part a row is. So a row is in the same part on both sides, and at
-all times, while a row that moves between ranges of blocks may be in none of them.
+A hash of the key decides which part a row is in. So a row is always in the same part on both sides.
+With ranges of blocks, a row that moves from one to another could be in none.
 """
 
 import math
@@ -67,7 +67,7 @@ def share_problem(value: Any) -> str | None:
 def due_parts(
     session: Session, table: TableSpec, share: float, compared: Sequence[Any], *, whole: bool
 ) -> Sequence[KeyPart | None]:
-    """Returns the parts of a table to compare now, those of the oldest ticks first.
+    """Returns the parts of a table to compare now, starting with the oldest ticks.
 
     A comparison of all parts that did not end, because its run was killed, continues.
 
@@ -76,7 +76,7 @@ def due_parts(
         table: the table.
         share: which share of a large table a part has.
         compared: the last comparisons of parts, from `ReplicaStatus.compared`.
-        whole: whether all parts are compared, or one.
+        whole: whether to compare all parts instead of one.
 
     Returns:
         The parts. It is None for the table, if that is small or no column of its key can be hashed.

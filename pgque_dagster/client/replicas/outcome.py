@@ -26,10 +26,10 @@ class Replicated:
         reason: why the table was copied; None if changes were applied.
         written: how many rows of the replica a copy changed; None if it wrote all of them again.
         added: by how many rows the replica grew; None if that is not counted.
-        resumed: what an earlier attempt did that was not acked, `changed` or `copied`, so that
-            the figures are unknown; None if there was none.
+        resumed: what an earlier attempt without an ack did, `changed` or `copied`. Then the
+            figures are unknown. None if there was no such attempt.
         is_truncated: whether the changes were a TRUNCATE and what followed it.
-        doubt: why other rows may differ from now on, until a comparison finds none that do.
+        doubt: why other rows may differ from now on, until a comparison finds that none do.
     """
 
     source: SourceTable
@@ -61,13 +61,13 @@ class Replicated:
 
 @dataclass(frozen=True)
 class Apart:
-    """A table that stands apart from a batch.
+    """A table that is set apart from a batch.
 
     Attributes:
         spec: the table's spec.
         name: the table's name in events.
         tick_id: its replica misses the events after this tick, or its copy needs them.
-        reason: why it stands apart; empty if it is only being copied.
+        reason: why it is set apart; empty if it is only being copied.
         copying: how far its copy in parts is; None without.
     """
 
@@ -118,9 +118,9 @@ def record_batch(batch: Batch, done: Sequence[Replicated | Apart]) -> None:
 
 
 def remember(batch: Batch, table: str, copied: Copied, *, is_copy: bool = True) -> None:
-    """Makes the ack of a batch record the last copy of a table, or what counts as one.
+    """Makes the ack of a batch record the last copy of a table, or an equivalent of a copy.
 
-    If it was not read completely, rows that may differ still may.
+    If the table was not read completely, rows that may differ still may.
     """
     place = (batch.queue, batch.consumer, table)
     values = (*place, copied.transactions, copied.shape, is_copy, *place)

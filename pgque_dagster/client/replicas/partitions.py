@@ -1,10 +1,10 @@
-"""Partitions that come and go, and what a replica has to read for them.
+"""Partitions that are added or removed, and what a replica has to read for them.
 
-A partition that is new has triggers when the facts of its table are read. If nothing was ever
-written to it by then, and no event has a row that belongs to it, nothing is missing.
+A new partition has triggers when its table's shape is read. If nothing was ever written to it by
+then, and no event has a row that belongs to it, nothing is missing.
 
-Otherwise, a tick is made, and in its snapshot the keys of the table and the rows of new partitions
-are read. The events up to the tick, also those after the batch, are applied together with these:
+Otherwise, a tick is made, and the keys of the table and the rows of new partitions are read in its
+snapshot. They are applied together with the events up to the tick, including those after the batch:
 
 - A row of another partition was written last by an event, or before the last copy. No later event
   has its key, because only one partition may have it, and one that left its table sends nothing.
@@ -36,11 +36,11 @@ from unnest(%s::text[]) p
 
 @dataclass(frozen=True)
 class Partitions:
-    """The partitions of a table that came and went since its last copy.
+    """The partitions of a table that were added or removed since its last copy.
 
     Attributes:
-        new: the ids of those that came, or were detached and attached again.
-        are_unused: whether none is gone, and nothing was ever written to those that came.
+        new: the ids of those that were added, or detached and attached again.
+        are_unused: whether none was removed, and nothing was ever written to the new ones.
     """
 
     new: frozenset[str]
@@ -50,7 +50,7 @@ class Partitions:
     def between(
         was: Mapping[str, Any], now: Mapping[str, Any], unused: Set[str]
     ) -> "Partitions | None":
-        """Compares the facts of a table. None if all partitions stayed, or others were changed."""
+        """Compares two shapes of a table. None if all partitions stayed, or others were changed."""
         before, after = was["attached"], now["attached"]
         if before == after:
             return None
@@ -65,7 +65,7 @@ class Partitions:
 
         if kept(was) != kept(now):
             return None
-        # One that is being detached has no rows, but a transaction may write to it still.
+        # One that is being detached has no rows, but a transaction may still write to it.
         new = frozenset(changed & now["files"].keys())
         return Partitions(new, changed <= unused - before.keys())
 

@@ -1,8 +1,8 @@
-"""Copies of large tables in parts, which are ranges of blocks, by runs that go on with each other.
+"""Copies large tables in parts, which are ranges of blocks. Each run continues the copy.
 
-A copy begins with a tick. Parts are read in transactions of their own. When all parts are read, a
-second tick is made. The events between the two ticks turn the rows of the parts into those that the
-table has at the second one: docs/decisions/0018 has the proof.
+A copy begins with a tick. Each part is read in its own transaction. When all parts are read, a
+second tick is made. The events between the two ticks turn the rows of the parts into the rows of
+the table at the second one: docs/decisions/0018 has the proof.
 """
 
 from abc import ABC, abstractmethod
@@ -25,13 +25,13 @@ from .snapshot import Snapshot
 from .source import SourceTable
 from .standing import Log
 
-# A part takes less than a second, so a run that is killed loses little.
+# A part takes less than a second, so a killed run loses little.
 PART_BYTES = 8 * 2**20
 # A table of up to this size is copied as a whole in one snapshot, which takes seconds.
 WHOLE_BYTES = 256 * 2**20
 # For how long a run reads parts of large tables, while the changes of the other tables wait.
 SHARE_SECONDS = 120.0
-# How many parts are read before they are recorded: at first so many, then what these seconds allow.
+# How many parts are read before they are recorded: first this many, then what these seconds allow.
 WIDTH = 16
 _SHORT, _LONG = 4, 12
 _LOG_SECONDS = 60
@@ -74,7 +74,7 @@ end $$"""
 
 
 class AlteredMeanwhile(Exception):
-    """The table was altered while parts were read, which therefore do not count."""
+    """The table was altered while parts were read, so these parts do not count."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class Extent:
     """How large a table is.
 
     Attributes:
-        blocks: what is read, with its blocks: each of the partitions has one number, or the table
-            has the numbers of all partitions.
+        blocks: the relations to read, with their numbers of blocks: each partition with its
+            number, or the table with the numbers of all partitions.
         size: its size in bytes, with long values that are stored elsewhere, but without indexes.
     """
 
@@ -105,10 +105,10 @@ class Extent:
         return self.size > WHOLE_BYTES
 
     def parts(self) -> list[Part]:
-        """Returns the parts, which have all blocks.
+        """Returns the parts, which together have all blocks.
 
-        If the table is read, a part has these blocks of all partitions, so it has fewer of each
-        where there are more.
+        If the table itself is read, a part has the same blocks of all partitions, so the more
+        partitions there are, the fewer blocks of each are in a part.
         """
         total = sum(map(sum, self.blocks.values()))
         most, found = max(1, PART_BYTES * total // max(1, self.size)), list[Part]()
@@ -121,7 +121,7 @@ class Extent:
 
 
 def share_ends() -> float:
-    """Returns until when a run reads parts, as `monotonic` tells it."""
+    """Returns until when a run reads parts, in the time of `monotonic`."""
     return monotonic() + SHARE_SECONDS
 
 
@@ -138,7 +138,7 @@ def seen_after(snapshot: str) -> str:
 
 
 def united(parts: Sequence[Part], tasks: int) -> list[Part]:
-    """Returns the same blocks as fewer parts, of which each task reads about one."""
+    """Returns the same blocks as fewer parts, about one per task."""
     share, found = -(-len(parts) // tasks), list[Part]()
     for place, (relation, first, end) in enumerate(parts):
         if place % share and found[-1][::2] == (relation, first):
@@ -184,7 +184,7 @@ class PartedCopy(ABC):
         source: the table.
         copies: the copies of the table that are kept. Each has `begun`, how it began (empty if it
             did not), the parts that are `done`, their `rows` and `size`, and `begin`.
-        new: begins if none of them can go on.
+        new: begins a copy if none of them can continue.
         reason: why the table is copied, if the copy begins.
         noted_tick: the tick of the copy that an ack has noted, if any. Another copy is continued
             only by the attempts at the batch with which it began.
@@ -207,7 +207,7 @@ class PartedCopy(ABC):
         more: Mapping[str, Any] | None = None,
     ) -> None:
         self._claim, self._source, self._log = batch, source, log
-        # Parts with another origin have other rows.
+        # Parts of a copy that began differently have other rows.
         origin = {
             "incarnation": str(batch.incarnation),
             "shape": source.shape,
@@ -218,7 +218,7 @@ class PartedCopy(ABC):
             self._kept = new
             self._begin(origin, reason, more or {})
         self._parts: list[Part] = self._kept.begun["parts"]
-        # When this run began to read, with the parts and rows that there were.
+        # When this run began to read, and how many parts and rows there were then.
         self._start = (monotonic(), len(self._kept.done), self._kept.rows)
 
     @property
@@ -248,7 +248,7 @@ class PartedCopy(ABC):
         """Reads missing parts until a time, and at least some. Returns whether all are read now.
 
         Args:
-            deadline: the time, as `monotonic` tells it.
+            deadline: the time of `monotonic`.
 
         Raises:
             LeaseLost: if another owner took the batch over.
@@ -272,7 +272,7 @@ class PartedCopy(ABC):
                 told = now
                 self._log(f"{self._source.name}: {self.progress}")
         if left:
-            # So that the next batch, which continues, need not wait for the ticker.
+            # The next batch continues the copy, and need not wait for the ticker.
             self._tick()
             kept = self._claim.info().seq_end - self._kept.begun["event_id"]
             self._log(f"about {kept} events are kept until {self._source.name} is copied")
@@ -283,12 +283,12 @@ class PartedCopy(ABC):
         """Reads parts, confirms and records them."""
 
     def _confirm(self) -> None:
-        """Renews the lease, and checks that parts were read from the table as it is.
+        """Renews the lease, and checks that the table is still as it was when parts were read.
 
         The lease's commit makes the transactions that the parts have seen survive a crash.
 
         Raises:
-            AlteredMeanwhile: if it has another shape, which it may have had while they were read.
+            AlteredMeanwhile: if its shape changed, possibly while they were read.
         """
         claim, source = self._claim, self._source
         claim.renew()
@@ -298,7 +298,7 @@ class PartedCopy(ABC):
     def _find(
         self, copies: Sequence[Any], origin: Mapping[str, str], noted_tick: int | None
     ) -> Any:
-        """Returns the copy with most parts, if it can go on."""
+        """Returns the copy with the most parts, if it can continue."""
         mine = [
             each
             for each in copies
@@ -314,7 +314,7 @@ class PartedCopy(ABC):
         return found if found and self._follow(found.begun) else None
 
     def _follow(self, begun: Mapping[str, Any]) -> bool:
-        """Returns whether the parts are those of the table as it is altered now."""
+        """Returns whether the parts are still valid for the table as it is now."""
         shape, source = begun["origin"]["shape"], self._source
         if shape == source.shape:
             return True

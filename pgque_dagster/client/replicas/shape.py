@@ -1,13 +1,14 @@
-"""What has happened to a table since its last copy that its triggers do not report, in words.
+"""Finds what has happened to a table since its last copy that its triggers do not report.
 
 The shape of a table is a text of facts (`pgque.table_facts`), stored with its last copy. Once the
 tick that ends a batch sees the transactions that wrote definitions of columns, the new shape is
-stored: they waited for writers, and later ones for them, so no later event has other names. Until
-then, the stored shape only says which columns the replica has already, under `has`.
+stored. Those transactions waited for writers, and later writers waited for them, so no later event
+has other names. Until then, the stored shape only records, under `has`, which columns the replica
+already has.
 
-Events name columns, in the order of the columns' numbers, which only grow and are never used
-again. If nothing wrote a column's definition, it had its name all the time; otherwise, it may have
-had any. So the names in an event tell its columns if there is only one way to give them to these.
+Events name columns in the order of the columns' numbers, which only grow and are never reused. If a
+column's definition was not written, it always had its name; otherwise, it may have had any name. So
+the names in an event identify its columns if only one assignment of names to columns is possible.
 """
 
 import json
@@ -27,7 +28,7 @@ from ..session import Session
 from .partitions import ATTACHED, Partitions
 from .source import Readings, SourceTable
 
-# What is said if one of the facts differs.
+# The text for each fact that differs.
 _PARTS = {
     "key": "it has another key, or a new one",
     "triggers": "its triggers were dropped, created, disabled or enabled",
@@ -53,7 +54,7 @@ class Column(NamedTuple):
         name: its name in all events that have it; None if it may have had any.
         now: its name now; None if it was dropped.
         may_lack: whether events may lack it.
-        first: what rows have that lack it, as JSON; None for null.
+        first: the value in rows that lack it, as JSON; None for null.
     """
 
     name: str | None
@@ -64,20 +65,20 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Altered:
-    """How a table differs from what it was at its last copy.
+    """How a table has changed since its last copy.
 
     Attributes:
-        why: what only a copy can follow, in words.
-        added: the columns that the replica lacks, each with what its rows have there, as the text
+        why: the changes that require a copy, in words.
+        added: the columns that the replica lacks, each with the value in its rows, as the text
             in events; None for null.
         dropped: the columns that only the replica has.
-        renamed: the columns that the replica has under other names, with these.
+        renamed: the columns that the replica has under other names, with these names.
         retyped: the columns whose type differs, as PostgreSQL prints it.
         told: all of these in words.
-        doubts: why values that rows had may print otherwise, in words.
+        doubts: why existing values may print differently, in words.
         is_rewritten: whether it has other files, as after a TRUNCATE.
-        columns: the columns that its events may have, in order; empty if names tell them.
-        partitions: those that came and went, if the others stayed as they were.
+        columns: the columns that its events may have, in order; empty if names identify them.
+        partitions: those that were added or removed, if the others are unchanged.
     """
 
     why: tuple[str, ...] = ()
@@ -139,8 +140,8 @@ class Altered:
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether rows that were read before are right still, with null in added columns."""
-        # A name that was another column's would bring its values.
+        """Whether rows that were read before are still correct, with null in added columns."""
+        # If the name was another column's, that column's values would be read.
         is_new = not self.added or all(each.now is not None for each in self.columns)
         is_odd = self.why or self.doubts or self.is_rewritten
         is_kept = not is_odd and self.needs <= {"nulls", "drops"}
@@ -154,7 +155,7 @@ class Altered:
         return f"it was altered: {'; '.join(told or ['columns were defined again'])}"
 
     def has_all_rows(self, session: Session, table: str, events: Sequence[Slice]) -> bool:
-        """Returns whether some events have all rows of partitions that came, and none is gone."""
+        """Returns whether some events have all rows of new partitions, and none was removed."""
         if self.partitions is None:
             return True
         is_plain = self.partitions.are_unused and not (self.columns or self.needs)
@@ -163,7 +164,7 @@ class Altered:
     def readings(self, session: Session, events: Sequence[Slice]) -> Readings | None:
         """Returns how rows in some events are read, by the names of their columns.
 
-        Those that have the current names and columns need none. None if names do not tell.
+        Rows with the current names and columns need none. None if names do not identify columns.
         """
         if not self.columns or not events:
             return {}
@@ -185,8 +186,8 @@ class Altered:
 def places_in(names: Sequence[str], columns: Sequence[Column]) -> tuple[int | None, ...] | None:
     """Returns the place of each column that was not dropped among the names of an event.
 
-    It is None for a column that the event lacks. Returns None if there is no way to give the names
-    to the columns, or more than one.
+    It is None for a column that the event lacks. Returns None unless there is exactly one way to
+    assign the names to the columns.
     """
     # By how many names are given. Of several ways, two are enough.
     ways: dict[int, set[tuple[int | None, ...]]] = {0: {()}}
@@ -204,7 +205,7 @@ def places_in(names: Sequence[str], columns: Sequence[Column]) -> tuple[int | No
 
 
 def _ever(was: Mapping[str, Any], now: Mapping[str, Any], source: SourceTable) -> Iterator[Column]:
-    """Yields the columns that events may have; none if names tell them."""
+    """Yields the columns that events may have; none if names identify them."""
     before, columns = was["columns"], now["columns"]
     same = {number for number in columns if number in before and not _is_touched(number, was, now)}
     if same == columns.keys():
@@ -213,7 +214,7 @@ def _ever(was: Mapping[str, Any], now: Mapping[str, Any], source: SourceTable) -
         old, new = before.get(number), columns.get(number)
         if old is None and new is None and number in was["writers"]:
             continue
-        # Partitions that have the columns in another order tell them by names only.
+        # Partitions that have the columns in another order only identify them by name.
         is_known = number in same or (new is not None and now["mixed"])
         name = new["name"] if new is not None else None
         may_lack = old is None or new is None
@@ -221,7 +222,7 @@ def _ever(was: Mapping[str, Any], now: Mapping[str, Any], source: SourceTable) -
 
 
 def _of_table(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Yields what only a copy can follow, but for columns."""
+    """Yields the changes, other than of columns, that require a copy."""
     for part, text in _PARTS.items():
         if was[part] != now[part]:
             yield text
@@ -230,7 +231,7 @@ def _of_table(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_types(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Yields how enums and composite types were altered, unless no value prints otherwise."""
+    """Yields how enums and composite types were altered, unless all values print the same."""
     labels, made = now["labels"], now["composites"]
     for number, label in was["labels"].items():
         if labels.get(number, label) != label:
@@ -242,12 +243,12 @@ def _of_types(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
 def _of_columns(
     was: Mapping[str, Any], now: Mapping[str, Any], source: SourceTable
 ) -> Iterator[str]:
-    """Yields how columns were altered that only a copy can follow."""
+    """Yields the changes of columns that require a copy."""
     before, columns, spec = was["columns"], now["columns"], source.spec
     as_text = spec.mask.keys() | spec.unstorable.keys()
     touched = [x for x in _sorted(columns) if x in before and _is_touched(x, was, now)]
     added = [number for number in _sorted(columns) if number not in before]
-    # Others came and went.
+    # Other partitions were added or removed.
     others = len(now["writers"]) - len(was["writers"]) - len(added)
     if now["mixed"] and (touched or (added and (others or before.keys() - columns.keys()))):
         yield "columns were defined again that partitions have in another order"

@@ -58,7 +58,7 @@ class Snapshot:
     @staticmethod
     @contextmanager
     def of_copy(url: str, queue: str, deletes: Deletes) -> Iterator[tuple[int | None, "Snapshot"]]:
-        """Takes a snapshot for copies of tables, and keeps it while the block runs.
+        """Takes a snapshot for table copies, and keeps it while the block runs.
 
         Yields:
             The tick of the snapshot if rows are kept; otherwise None, because none is made.
@@ -123,8 +123,8 @@ def value_queries(
         session: a session of the table's database.
         source: the table.
         plain: the columns that are read from the table, each with an expression that has {} in
-            the column's place. Of the others, queries return the text that events have; of masked
-            ones, its hash.
+            place of the column. For the others, queries return the text that events have; for
+            masked ones, its hash.
         parts: the FROM clause of each query, as for `event_queries`.
     """
     spec = source.spec
@@ -134,7 +134,7 @@ def value_queries(
             return sql.SQL(plain[name]).format(sql.Identifier("pgque_table", name))
         text = sql.SQL("pgque_event.{}").format(sql.Identifier(name))
         if name in spec.mask or name in spec.unstorable:
-            # In events, it may be a number or a time of JSON.
+            # In events, it may be a JSON number or time.
             text = sql.SQL("(to_json({}) #>> '{{}}')").format(text)
         return sql.SQL(_HASH).format(text) if name in spec.mask else text
 

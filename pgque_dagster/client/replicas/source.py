@@ -36,8 +36,8 @@ where e.bytes is not null
 """
 
 
-# By the names of the columns in an event: the columns that a table has now, each with the place of
-# its name among them, or None, and the JSON of what it has without one, or None for null.
+# By the names of the columns in an event: the table's current columns, each with the place of its
+# name among them, or None, and the JSON of its value if there is no place, or None for null.
 Readings = Mapping[tuple[str, ...], tuple[tuple[str, int | None, str | None], ...]]
 
 
@@ -80,13 +80,13 @@ class SourceTable:
         path: the same without quotes.
         columns: its columns.
         key: the columns of its key; empty if rows are only appended.
-        shape: what tells changes to the table that its triggers do not report, and of the spec.
+        shape: shows changes to the spec, and those to the table that its triggers do not report.
         spec: what is replicated. Its columns are those of the replica: masked ones are text.
-        missing: what PostgreSQL reads in columns that a row lacks, as the JSON of events, by the
-            column's number. It may differ between partitions.
+        missing: the values that PostgreSQL reads in columns that a row lacks, as the JSON of
+            events, by the column's number. They may differ between partitions.
         unused: the partitions to which nothing was ever written.
         old_shape: what earlier versions stored instead of the shape, if that is needed.
-        readings: how events are read that have other columns, or other names of columns.
+        readings: how to read events that have other columns, or other names of columns.
     """
 
     name: str
@@ -191,7 +191,7 @@ class SourceTable:
 
 @dataclass
 class Matching:
-    """The tables that a list of names means.
+    """The tables that a list of names stands for.
 
     Attributes:
         specs: the tables that can be replicated.
@@ -239,7 +239,7 @@ def expanded(
         if not matching:
             raise InvalidArgument(
                 f"no table of database {session.database} has a name like {spec.source}",
-                "Correct the name, or create the tables before.",
+                "Correct the name, or create the tables first.",
             )
         for table in matching:
             if table in named:

@@ -79,7 +79,7 @@ class TableSpec:
         return schema, name
 
     def shape(self) -> str:
-        """Returns a text that changes if something else of the table is replicated."""
+        """Returns a text that identifies what is replicated of the table."""
         excluded, masked = ", ".join(sorted(self.exclude)), ", ".join(sorted(self.mask))
         appended = " by append" if self.mode == APPEND else ""
         left = f" without {excluded}; masked {masked}" if excluded or masked else ""
@@ -136,18 +136,18 @@ class TableSpec:
         for name, hash_ in self.mask.items():
             if hash_ != SHA256:
                 raise InvalidArgument(
-                    f"no mask {hash_!r} for column {name} of {table}", f"There is only {SHA256}."
+                    f"no mask {hash_!r} for column {name} of {table}", f"The only mask is {SHA256}."
                 )
             if kinds[name] in _NOT_MASKED:
                 raise InvalidArgument(
                     f"column {name} of {table} is of type {kinds[name]}, which cannot be masked",
-                    "Leave it out: exclude.",
+                    "Leave it out with exclude.",
                 )
         for name, choice in self.unstorable.items():
             if choice != TEXT:
                 raise InvalidArgument(
                     f"unstorable has {choice!r} for column {name} of {table}",
-                    f"There is only {TEXT}: the column is what PostgreSQL prints.",
+                    f"The only choice is {TEXT}: the text that PostgreSQL prints.",
                 )
             if kinds[name] in _NOT_MASKED:
                 raise InvalidArgument(

@@ -5,9 +5,9 @@ read in several), and later changes are skipped if the snapshot contains their t
 snapshot is recorded in the transaction of the batch's ack, so it counts only if the attempt that
 copied is also the one that was acked.
 
-Changes that triggers do not report lead to another copy, for example if a table has another key
-than at its last copy, or had its triggers repaired. If only its files or the labels of an enum are
-others, its rows are usually the same: it goes on, and the ack records that they may differ.
+Changes that triggers do not report cause another copy, for example if a table's key changed since
+its last copy, or its triggers were repaired. If only its files or the labels of an enum changed,
+its rows are usually the same: it is not copied, and the ack records that they may differ.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Set
@@ -33,14 +33,13 @@ Log = Callable[[str], object]
 
 
 class ReplicaChanged(InvalidArgument):
-    """Another program has written to a replica: a version of it is not ours."""
+    """Another program has written a version of a replica."""
 
     def __init__(self, table: str, version: int) -> None:
         super().__init__(
-            f"somebody else has written the replica of {table} since its last batch: its version "
-            f"{version} is not ours",
-            "Run the job that repairs: it has the table copied again, which replaces what was "
-            "written there.",
+            f"another program has written to the replica of {table} since its last batch: its "
+            f"version {version} is not ours",
+            "Run the repair job: it copies the table again, which replaces what was written there.",
         )
 
 
@@ -54,9 +53,9 @@ class Standing:
         is_captured: whether it has triggers.
         problem: what is wrong with its triggers.
         copied: its last copy, if that batch was acked.
-        apart: how it stands apart; None if it does not.
-        follows: which of `Altered.needs` the target does.
-        difference: if it was not copied, what the last comparison found; None if that was nothing.
+        apart: how it is set apart; None if it is not.
+        follows: which of `Altered.needs` the target supports.
+        difference: what the last comparison found, if it was not copied since; None if nothing.
     """
 
     queue: str
@@ -83,11 +82,11 @@ class Standing:
 
     @cached_property
     def altered(self) -> Altered:
-        """How the table differs from what it was at its last copy."""
+        """How the table has changed since its last copy."""
         return Altered.since(self.copied.shape, self.source) if self.copied else Altered()
 
     def follows_partitions(self, reason: str | None) -> bool:
-        """Returns whether partitions are all that speaks for a copy, which has this reason."""
+        """Returns whether partitions are the only reason for a copy."""
         altered = self.altered
         others = (altered.why, altered.doubts, altered.columns, altered.needs)
         is_all = not (any(others) or altered.is_rewritten) and reason == altered.reason
@@ -116,7 +115,7 @@ class Standing:
         Raises:
             InvalidArgument: if the table is not captured, or is replicated by append and has
                 changes other than inserts.
-            ReplicaChanged: if another program wrote to the replica, and nobody requested a copy.
+            ReplicaChanged: if another program wrote to the replica, and no copy was requested.
         """
         if not self.is_captured:
             name, append = self.source.name, not self.source.key
@@ -133,16 +132,16 @@ class Standing:
             raise InvalidArgument(
                 f"table {self.source.name} is replicated by append, and its rows had changes of "
                 f"type {', '.join(odd)}",
-                "Run the job that repairs: it has the table copied again. If this goes on, give "
+                "Run the repair job, which copies the table again. If this recurs, give "
                 "the table a key, and leave out mode: append.",
             )
-        # Only a copy that somebody requests may replace what another program wrote.
+        # Only a requested copy may replace what another program wrote.
         if foreign_version is not None and not is_asked:
             raise ReplicaChanged(self.source.name, foreign_version)
         if self.why_unknown is not None:
             return self.why_unknown
         if is_asked:
-            return "somebody asked for it"
+            return "it was requested"
         if stored is None:
             return "the target has no copy of it"
         if stored != self.copied.transactions:
@@ -201,7 +200,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class NotedApart:
-    """What the last acks recorded about a table that stands apart.
+    """What the last acks recorded about a table that is set apart.
 
     Attributes:
         tick_id: its replica misses the events after this tick.
@@ -222,7 +221,7 @@ class Standings:
     """The standings of the tables that a consumer replicates, as read by `find_standings`.
 
     Attributes:
-        apart: the tables that stand apart, by name.
+        apart: the tables that are set apart, by name.
     """
 
     def __init__(

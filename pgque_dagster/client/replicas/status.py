@@ -40,15 +40,15 @@ class ReplicaStatus:
         verified_tick: the tick at which it was compared with its table.
         verified_age: how long ago that was.
         verified_problem: how it differed; None if it was equal.
-        tried_age: how long ago somebody last tried to compare it.
+        tried_age: how long ago the last attempt to compare it was.
         tried_copy: the `copied_tick` at that time.
         unverified: why that attempt compared nothing.
-        failure: why it stands apart from the batches of its consumer.
+        failure: why it is set apart from the batches of its consumer.
         failed_age: for how long it has done so.
         is_copied: whether batches are applied; if not, the next one copies the table.
         copying: how far a copy in parts is; None without one.
         parts: the last comparison of each part, if it is compared in parts.
-        is_left: whether the consumer replicates it no longer, while it is captured still.
+        is_left: whether the consumer no longer replicates it, but it is still captured.
         doubt: why its rows may differ from the table's, until a comparison finds that none do.
         doubt_tick: the last tick of the batch since which they may, or once could.
         doubt_age: for how long they may.
@@ -93,7 +93,7 @@ class ReplicaStatus:
 
     @property
     def is_partial(self) -> bool:
-        """Whether it is compared in parts, and not all were compared since the last copy."""
+        """Whether it is compared in parts, some of which were not compared since the last copy."""
         return any(len(self.compared) < each["of"] for each in self.parts or ())
 
     @property
@@ -148,7 +148,7 @@ class ReplicaStatus:
             told += f"all rows are found equal: {self.doubt}"
         if self.comparing is not None:
             told += f"; {self.comparing}"
-        # A table that stands apart is not compared, for that reason.
+        # A table that is set apart is not compared, for that reason.
         if self.unverified is not None and self.failure is None:
             told += f"; the last attempt compared nothing: {self.unverified}"
         return told

@@ -25,7 +25,7 @@ from .status import ReplicaStatus, replica_of_table
 
 # How many differences are listed.
 SHOWN = 10
-REPLICA_GONE = "the replica is gone, or somebody else changed it"
+REPLICA_GONE = "the replica is gone, or another program changed it"
 ALTERED = "the table was altered meanwhile"
 
 
@@ -59,7 +59,7 @@ class Verification:
         examples: up to ten of them.
         why_not: why they could not be compared; None if they were.
         part: the part of the table that was compared; None for all rows.
-        doubt: why rows may differ since the table was altered; if any do, it is copied.
+        doubt: why rows may differ since the table was altered; if any do, the table is copied.
     """
 
     table: str
@@ -119,7 +119,7 @@ def compare_and_record(
 
     Returns:
         The result: of parts, the first that is not equal, or the last. If the comparison takes too
-        long, it has none, and goes on in its thread.
+        long, it has none, and continues in its thread.
     """
     spec, ends = TableSpec.of(table), monotonic() + timeout.total_seconds()
     before = session.run(replica_of_table(queue, consumer, spec.source))
@@ -167,7 +167,7 @@ def compare_and_record(
 
 
 def _copies(session: Session, before: ReplicaStatus) -> bool:
-    """Has a table copied that differs, if it may, unless it was copied during the comparison."""
+    """Requests a copy of a table that differs after it was altered, unless it was just copied."""
     place = before.queue, before.consumer, before.table
     now = session.run(replica_of_table(*place))
     if not before.doubt or not now or not now.doubt or now.copied_tick != before.copied_tick:
@@ -179,7 +179,7 @@ def _copies(session: Session, before: ReplicaStatus) -> bool:
 def _bounded(
     compare: Callable[[], Verification], table: str, timeout: timedelta, ends: float
 ) -> Verification:
-    """Runs a comparison in a thread, because no call can end every wait of a hanging one."""
+    """Runs a comparison in a thread, because a hanging one cannot always be interrupted."""
     done: Future[Verification] = Future()
 
     def run() -> None:

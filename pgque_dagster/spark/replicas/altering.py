@@ -1,8 +1,8 @@
-"""Which columns a replica gets when its source is altered, and what its rows have in them.
+"""The columns that a replica gets when its source is altered, and the values of its rows in them.
 
-The record of each commit tells of which columns of the source the replica has the values, by their
-numbers, which are never used again. So an attempt knows whether an earlier one has altered the
-replica: a name alone does not tell.
+The record of each commit lists the source columns whose values the replica has, by their numbers,
+which are never reused. So an attempt knows whether an earlier one has altered the replica, which
+names alone do not show.
 """
 
 import hashlib
@@ -37,10 +37,10 @@ class NewColumns:
 
     Attributes:
         schema: all of them.
-        names: what those are called that it has already.
+        names: the current names of the columns that it already has.
         dropped: the columns that it loses.
-        retyped: the columns whose type is another one.
-        values: what rows have in added columns, where that is not null: arrays of one value.
+        retyped: the columns whose type changes.
+        values: the values of added columns that are not null, as arrays of one value.
         mark: the column that is not null in rows that the source no longer has, if there is one.
     """
 
@@ -58,11 +58,11 @@ class NewColumns:
 
     @property
     def renamed(self) -> dict[str, str]:
-        """The columns that have another name now, with the earlier one."""
+        """The renamed columns, with their earlier names."""
         return {name: was for name, was in self.names.items() if name != was}
 
     def of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns rows with these columns, but for those that are null.
+        """Returns rows with these columns, except those that are null.
 
         Rows that the source no longer has never had an added column.
         """
@@ -84,7 +84,7 @@ def new_columns(
     Args:
         replica: the replica.
         stored: the columns that it has.
-        altered: how its source differs from what it was when the replica got these.
+        altered: how its source has changed since the replica got these.
     """
     wanted = {field.name: field for field in replica.columns()}
     dropped = set(altered.dropped) & set(stored.names) if replica.deletes == HARD else set()
@@ -115,7 +115,7 @@ def new_columns(
 
 
 def _with_comment(stored: t.StructField, wanted: t.StructField | None) -> dict[str, Any]:
-    """Returns the metadata of a stored column with the comment that the source's column has."""
+    """Returns the metadata of a stored column with the comment of the source's column."""
     if wanted is None:
         return stored.metadata
     others = {key: value for key, value in stored.metadata.items() if key != "comment"}
@@ -130,7 +130,7 @@ def _value(column: t.StructField, text: str | None) -> pa.Array:
 
 
 def _is_wider(now: t.DataType, was: t.DataType) -> bool:
-    """Returns whether values of a type are the same in another one that the formats allow."""
+    """Returns whether a type's values stay the same in another type that the formats allow."""
     return (
         isinstance(now, t.DecimalType)
         and isinstance(was, t.DecimalType)

@@ -1,4 +1,4 @@
-"""What an attempt publishes in a lake replica; used together with the output of a format."""
+"""What an attempt publishes in a lake replica; combined with the output class of a format."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ class Change:
     """How a table gets other columns.
 
     Attributes:
-        files: the files whose rows are written again: all, or none.
+        files: the files whose rows are rewritten: all, or none.
         arrow: the columns of their copies.
         prepared: what the format needs to commit it.
     """
@@ -43,7 +43,7 @@ class Change:
 
 @dataclass(frozen=True)
 class _Written:
-    """A file that was written again with some columns. The copy is None if it has no rows."""
+    """A file that was rewritten with other columns. The copy is None if it has no rows."""
 
     file: ListedFile
     arrow: pa.Schema
@@ -51,7 +51,7 @@ class _Written:
 
 
 class ReplicaOutput(TableOutput[Table]):
-    """What an attempt publishes in a replica; used together with the output of a format.
+    """What an attempt publishes in a replica; combined with the output class of a format.
 
     Attributes:
         changes: how many rows of a copy it changes; None if it has all rows.
@@ -110,7 +110,7 @@ class ReplicaOutput(TableOutput[Table]):
 
     @property
     def file_columns(self) -> str:
-        """What files have as columns. The table cannot take files for which it differs."""
+        """The columns of files. The table cannot take files with other columns."""
         return self._schema.simpleString()
 
     def write_copy(self, rows: DataFrame) -> None:
@@ -118,7 +118,7 @@ class ReplicaOutput(TableOutput[Table]):
         self.write(self._spark_batch, as_types(rows, self._schema))
 
     def adopt(self, files: Sequence[DataFile]) -> None:
-        """Makes files the whole content, without their rows that have a key of staged changes."""
+        """Makes files the whole content, except rows with a key of the staged changes."""
         batch, listed = self._spark_batch, [SearchedFile(x.path, x.size) for x in files]
         with self.in_tasks(batch):
             self.gone = find_positions(batch.spark, self.storage, listed, self.keys or ())
@@ -131,10 +131,10 @@ class ReplicaOutput(TableOutput[Table]):
 
     @abstractmethod
     def staged(self, changes: DataFrame) -> AbstractContextManager[int]:
-        """Keeps changes during the block, which publishes them. Yields how many there are."""
+        """Keeps changes while the block runs, which publishes them. Yields their number."""
 
     def touched(self, changes: DataFrame) -> DataFrame | None:
-        """Returns at least the rows of the replica that have a key of the changes."""
+        """Returns at least the replica's rows with a key of the changes."""
         return self._replica.newest_rows(self._spark_batch.spark)
 
     def alter(self, altered: Altered, shape: str) -> bool:
@@ -144,12 +144,12 @@ class ReplicaOutput(TableOutput[Table]):
         the lease is renewed, so an attempt that lost it changes nothing, as in `publication.py`.
 
         Args:
-            altered: how the source differs from what it was.
-            shape: what it was.
+            altered: how the source has changed.
+            shape: its earlier shape.
 
         Returns:
             False if only a copy can do it: there is no replica, another program wrote last, or a
-            column has values that cannot be told.
+            column has unknown values.
         """
         batch, had = self._spark_batch, columns_in(shape)
         now, written = columns_in(self._replica.source.shape), dict[str, _Written]()
@@ -235,7 +235,7 @@ class ReplicaOutput(TableOutput[Table]):
                 self.check_foreign(state)
             elif not self._follows(state):
                 raise InvalidArgument(
-                    f"somebody has written to {self._sink.name} in between, or it is new",
+                    f"{self._sink.name} was written to in between, or is new",
                     "Run the batch again: it uses the table in its new state.",
                 )
             stored = self.last_batch(state)

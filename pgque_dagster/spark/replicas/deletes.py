@@ -1,4 +1,4 @@
-"""What is written into a lake replica, including kept rows that the source no longer has.
+"""The rows to write into a lake replica, including kept rows that the source no longer has.
 
 `client/replicas/deletes.py` says what is kept. Tasks join the new rows with rows of the replica.
 """
@@ -145,7 +145,7 @@ def _versions(
     if how == "full":
         before = before.when(stays, was)
     now = f.when(is_there & ~stays, row.withField(FROM_TICK, tick))
-    # Not inline: without further columns, Spark 4.3 takes its rows for empty ones, or fails.
+    # Not inline: without further columns, Spark 4.3 treats its rows as empty, or fails.
     found = both.select(f.explode(f.array(before, now)).alias(_OLD))
     return found.where(f.col(_OLD).isNotNull()).select(f"{_OLD}.*")
 

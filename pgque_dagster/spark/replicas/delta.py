@@ -44,8 +44,8 @@ _MAINTENANCE = (
     *("ADD CONSTRAINT", "DROP CONSTRAINT", "UPDATE FIELD METADATA", "UPDATE TABLE METADATA"),
 )
 _CREATION = "CREATE TABLE"
-# The property with the names, in lower case, of columns that only files have: if one of them is
-# added, its old values must not come back.
+# The property with the lower-case names of columns that only files have. If such a column is added,
+# its old values must not reappear.
 _DROPPED = "pgque.dropped"
 
 
@@ -151,7 +151,7 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
 
     @contextmanager
     def staged(self, changes: DataFrame) -> Iterator[int]:
-        """Keeps changes in files during the block. Yields how many there are."""
+        """Keeps changes in files while the block runs. Yields their number."""
         if self._by_vectors:
             with self.in_tasks(self._spark_batch):
                 self.files, keys = write_changes(
@@ -172,7 +172,7 @@ class _Output(ReplicaOutput[DeltaTable], DeltaOutput):
                 self.remove_files()
 
     def check(self, table: DeltaTable) -> list[str]:
-        """Refuses a table that is not this replica, or has partitions, which files here lack."""
+        """Refuses a table that is not this replica, or has partitions, unlike the files here."""
         super().check(table)
         if partitions := table.metadata().partition_columns:
             raise InvalidArgument(

@@ -15,7 +15,7 @@ from ..reading.in_tasks import read_in_tasks
 
 # The columns of events from which changes are read.
 CHANGE_COLUMNS = (*EVENT_COLUMNS, "ev_txid", "ev_retry")
-# Up to so many events, one task reads, parses and writes them: Spark need not shuffle them.
+# Up to this many events are read, parsed and written by one task, without a shuffle.
 ONE_TASK_EVENTS = 100_000
 ONE_TASK_BYTES = 64 * 1024 * 1024
 
@@ -46,5 +46,5 @@ def _united(slices: Sequence[Slice]) -> Slice:
 
 
 def fits_one_task(batch: SparkBatch) -> bool:
-    """Returns whether one task reads, parses and writes the batch sooner than several."""
+    """Returns whether one task reads, parses and writes the batch faster than several."""
     return batch.plan.events <= ONE_TASK_EVENTS and batch.plan.bytes <= ONE_TASK_BYTES

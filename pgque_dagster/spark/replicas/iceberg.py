@@ -149,7 +149,7 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
 
     @contextmanager
     def staged(self, changes: DataFrame) -> Iterator[int]:
-        """Makes tasks write the new rows and the keys. Yields how many changes there are."""
+        """Makes tasks write the new rows and the keys. Yields the number of changes."""
         columns = t.StructType([*self._schema, t.StructField(DELETED, t.BooleanType())])
         changes = as_types(changes, columns)
         old_keys, self.keys = self.keys or (), []
@@ -169,13 +169,13 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
 
     @property
     def file_columns(self) -> str:
-        """What files have as columns, with the ids of these."""
+        """The columns of files, with their ids."""
         assert self.arrow is not None
         ids = parquet_path_to_id_mapping(pyarrow_to_schema(self.arrow))
         return f"{super().file_columns} {ids}"
 
     def change_to(self, state: Table, columns: NewColumns) -> Change | None:
-        """Returns how a state gets other columns; None if its files cannot be read by names."""
+        """Returns how a state gets other columns; None if its files cannot be read by name."""
         tasks, self.storage = planned(state), storage_of(state, self._sink.storage)
         if why_unreadable(state, tasks):
             return None
@@ -277,7 +277,7 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
     def _replace(
         self, state: Table, tasks: list[FileScanTask], keys: Sequence[DataFile]
     ) -> tuple[list[DataFile], list[Entry], set[str]]:
-        """Returns what `_delete` does for the rows with the keys."""
+        """Deletes the rows with the keys. Returns the result of `_delete`."""
         batch = self._spark_batch
         with self.in_tasks(batch):
             found = find_positions(batch.spark, self.storage, searched(state, tasks), keys)

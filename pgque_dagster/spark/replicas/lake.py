@@ -26,7 +26,7 @@ from .stored import ReplicaState, StoredReplica, Table
 
 # The maximum number of rows to repair; tasks and the driver hold their keys.
 _REPAIRED = 1_000_000
-# As for a batch.
+# The same limit as for a batch.
 _CORRECTED = 10_000_000
 
 
@@ -217,17 +217,17 @@ class LakeReplica(StoredReplica[Table]):
         tick_id: int | None,
         state: ReplicaState | None = None,
     ) -> Iterator[ReplicaOutput[Table]]:
-        """Makes tasks prepare changes for the block, which publishes them.
+        """Makes tasks prepare changes, which the block publishes.
 
         Args:
             batch: the batch.
             changes: the changes.
-            copied: the snapshot of the copy that the replica has with the changes.
+            copied: the snapshot of the replica's copy after the changes.
             tick_id: the tick of the changes.
             state: the state of the replica, if it holds another copy now.
         """
         columns = self.columns()
-        # For history, they are read twice.
+        # For history, the changes are read twice.
         changes = changes.cache() if self.deletes == HISTORY else changes
         key = self.source.key
         try:

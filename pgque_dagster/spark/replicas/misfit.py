@@ -16,7 +16,7 @@ _FAR_TIME = re.compile(r"\d{5,}-.*|.* BC")
 _WAY_OUT = (
     "Change the row, and the next attempt applies it. Or store the column as text, by unstorable: "
     "{%s: text} beside source, or leave it out by exclude: then the table is copied again, at once "
-    "if you run the job that repairs."
+    "if you run the repair job."
 )
 
 

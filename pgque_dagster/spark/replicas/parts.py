@@ -1,6 +1,6 @@
 """Copies a large table in parts. Each attempt continues with the parts that earlier ones left.
 
-Parallel tasks read the parts into files: `client/replicas/parts.py` says the rest.
+Parallel tasks read the parts into files: `client/replicas/parts.py` describes the rest.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from .events import CHANGE_COLUMNS
 from .rows import rows_at
 from .source import DELETED, late_changes, spark_columns
 
-# Up to so many changed keys, each task holds all of them, and copied rows need no shuffle.
+# Up to this many changed keys, each task holds all of them, and copied rows need no shuffle.
 _KEYS = 1_000_000
 
 
@@ -42,7 +42,7 @@ class CopyInParts(PartedCopy):
 
     Attributes:
         changes: what `rows` found to have changed since the copy began.
-        check_files: raises `StorageFailed` if files are gone, which the next attempt reads again.
+        check_files: raises `StorageFailed` if files are gone; the next attempt reads them again.
         data_files: returns its files, as a commit needs them.
 
     Raises:
@@ -74,7 +74,7 @@ class CopyInParts(PartedCopy):
 
     @property
     def columns(self) -> set[str]:
-        """What distinguishes the columns of its files."""
+        """A text that identifies the columns of its files."""
         return {each["columns"] for each in self._kept.groups}
 
     def read(self, deadline: float) -> bool:
@@ -91,7 +91,7 @@ class CopyInParts(PartedCopy):
         """Makes a tick. Returns it, its snapshot, and the rows that the table has at it.
 
         Raises:
-            StaleReadPlan: if the events since the copy began are no longer there.
+            StaleReadPlan: if the events since the copy began no longer exist.
         """
         source = self._source
         tick_id, snapshot = self._tick()

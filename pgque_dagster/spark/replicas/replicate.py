@@ -54,14 +54,13 @@ def replicate(
         batch: a batch of the queue into which the tables are captured.
         specs: the names of the tables, or their specs.
         target: where the replicas are.
-        log: gets messages about copies, and about tables that stand apart.
+        log: gets messages about copies, and about tables that are set apart.
 
     Yields:
-        The outcome for each table, when it is stored; at the end, the tables that stand apart.
+        The outcome for each table, when it is stored; at the end, the tables that are set apart.
 
     Raises:
-        Exception: the first table's problem, if all tables have one and no value is
-            the cause.
+        Exception: the first table's error, if all tables fail and no value is the cause.
     """
     claim = acked(batch.claim)
     check_deletes(claim.session, claim.queue, target.deletes)
@@ -72,7 +71,7 @@ def replicate(
 
 @dataclass(frozen=True)
 class _Copy:
-    """A copy to make: of which table into which replica, why, and what the replica has now.
+    """A copy to make: its table, its replica, the reason, and the replica's state.
 
     It may replace another program's rows of the version `foreign`. A whole copy has no `parts`.
     """
@@ -164,7 +163,7 @@ class _Apply:
             copy = _Copy(standing.mended(claim.session), replica, str(reason), state, foreign)
             if is_new and (done := self._follow_partitions(copy, events)):
                 return done
-            # A lock on the table blocks the reading of its size.
+            # A lock on the table blocks reading its size.
             if self._tables.copies_in_parts(source):
                 self._in_parts[name] = copy
                 return None
@@ -183,7 +182,7 @@ class _Apply:
         events: Sequence[Slice],
         is_truncated: bool,
     ) -> Replicated:
-        """Applies events to a replica; those after a TRUNCATE tell all rows that there are."""
+        """Applies events to a replica; those after a TRUNCATE have all rows of the table."""
         batch, location = self._batch, replica.location
         if self._tables.noted_tick(source.name) is None:
             changes = net_changes(read_events(batch, events), source, fits_one_task(batch))
@@ -199,7 +198,7 @@ class _Apply:
         return Replicated(source, location, version, rows, None, is_truncated=True)
 
     def _follow_partitions(self, copy: _Copy, events: Sequence[Slice]) -> Replicated | None:
-        """Follows if only partitions came and went; returns None if the table must be copied."""
+        """Applies added and removed partitions; returns None if the table must be copied."""
         claim, replica, standing = self._claim, copy.replica, copy.standing
         source, copied, partitions = standing.source, standing.copied, standing.altered.partitions
         if not (partitions and copied and copy.state and standing.follows_partitions(copy.reason)):
@@ -214,7 +213,7 @@ class _Apply:
             stored = replica.live_rows(self._batch.spark, copy.state.version)
             found = (self._batch, source, replica.deletes, stored, events, new, snapshot)
             now, done = snapshot.transactions, None
-            # A value of a row that is gone may not fit, which a copy does not read.
+            # A value of a deleted row may not fit. A copy does not read it.
             with (
                 suppress(MalformedPayload),
                 clear_executor_errors(),
@@ -238,7 +237,7 @@ class _Apply:
             return self._publish(copy, rows, snapshot.transactions, tick_id)
 
     def _copy_in_parts(self, name: str, copy: _Copy, deadline: float) -> Replicated | None:
-        """Continues the copy of a table. Returns None if parts are missing still."""
+        """Continues the copy of a table. Returns None if parts are still missing."""
         batch, claim, replica = self._batch, self._claim, copy.replica
         with replica.attempt(batch, "", replica.columns()) as output:
             output.foreign, table = copy.foreign, output.begin()

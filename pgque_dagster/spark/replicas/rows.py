@@ -1,8 +1,8 @@
 """The rows of a captured table, as tasks read them in a snapshot for a copy or a comparison.
 
-Parsing a row from the JSON of an event costs more than to store it. So a value is read in its own
-type where that gives the same value; `_PLAIN` has all such types. Of other types, the text is read
-that events have.
+Parsing a row from the JSON of an event costs more than storing it. So a value is read in its own
+type if that gives the same value; `_PLAIN` has all such types. Values of other types are read as
+the text in events.
 """
 
 import math
@@ -129,7 +129,7 @@ class RowReader:
                     for make, values, kind in zip(makers, batch.columns, kinds, strict=True)
                 ]
             except MISFIT:
-                # This names the row and the value.
+                # Raises an error that names the row and the value.
                 deque(self.read_as_events(url, part, snapshot), maxlen=0)
                 if snapshot is not None:
                     raise
@@ -165,7 +165,7 @@ def _same(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _floats(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    # PostgreSQL prints all NaN alike, but some differ in their bits.
+    # PostgreSQL prints all NaN values the same, but their bits may differ.
     return pc.if_else(pc.is_nan(values), pa.scalar(math.nan, kind), values)
 
 
@@ -183,7 +183,7 @@ def _times(
     return values
 
 
-# The types whose values are not read as events have them, with what is read of a column.
+# The types that are not read as in events: the expression that is read, and its conversion.
 _PLAIN: dict[type[t.DataType], tuple[str, _Make]] = {
     t.BooleanType: ("{}", _same),
     t.ShortType: ("{}", _same),
@@ -191,7 +191,7 @@ _PLAIN: dict[type[t.DataType], tuple[str, _Make]] = {
     t.LongType: ("{}", _same),
     t.FloatType: ("{}", _floats),
     t.DoubleType: ("{}", _floats),
-    # ADBC needs longer to make a text of a numeric than PostgreSQL.
+    # ADBC converts numeric to text more slowly than PostgreSQL.
     t.DecimalType: ("{}::text", _decimals),
     t.BinaryType: ("{}", _same),
     t.DateType: ("{}", partial(_times, first=date.min, last=date.max)),

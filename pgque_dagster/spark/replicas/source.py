@@ -61,7 +61,7 @@ def spark_columns(source: SourceTable) -> t.StructType:
 
 
 def as_compared(value: Column, kind: t.DataType) -> Column:
-    """Returns what is compared of a value: for a float its text, because Spark equates -0 and 0.
+    """Returns a value as it is compared: a float as text, because Spark equates -0 and 0.
 
     For a list, it is each element and whether it is null, because Spark's hash ignores nulls.
     """
@@ -72,12 +72,12 @@ def as_compared(value: Column, kind: t.DataType) -> Column:
 
 
 def net_changes(events: DataFrame, source: SourceTable, in_one_task: bool = False) -> DataFrame:
-    """Returns the result of a table's events: for each key the last row, or that it is gone.
+    """Returns the result of a table's events: for each key the last row, or its deletion.
 
     Args:
         events: inserts, updates and deletes of this table, with `EVENT_COLUMNS`.
         source: the table.
-        in_one_task: whether one task reads all events, so that no other can have the same key.
+        in_one_task: whether one task reads all events, so that no other one has the same key.
 
     Returns:
         The table's columns and `DELETED`, with one row for each key; a deleted row has its last
@@ -176,7 +176,7 @@ def _change_format(source: SourceTable) -> ChangeFormat:
 
 def _spark_type(kind: str, *, as_lists: bool = False) -> t.DataType:
     """Returns the Spark type that can hold each value of a PostgreSQL type, or text."""
-    # The text of an array of boxes has other delimiters.
+    # Arrays of boxes are printed with another delimiter.
     if as_lists and kind.endswith("[]") and kind != "box[]":
         element = _spark_type(kind.removesuffix("[]"))
         # Iceberg has no smallint.

@@ -1,4 +1,4 @@
-"""A replica as it is in the lake: its owner, and which changes its versions have."""
+"""A replica as stored in the lake: its owner, and the changes that its versions have."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ _KEPT_BY = "pgque.deletes"
 
 @dataclass(frozen=True)
 class ReplicaState:
-    """A version of a replica, and which changes of its source it has.
+    """A version of a replica, and the source changes that it has.
 
     Attributes:
         version: the version of the Delta table, or the snapshot's id of Iceberg.
@@ -39,7 +39,7 @@ class ReplicaState:
 
 
 class StoredReplica(ABC, Generic[Table]):
-    """The replica of a table as it is in the lake: its columns, its versions and its owner.
+    """The replica of a table as stored in the lake: its columns, its versions and its owner.
 
     Args:
         source: the table.
@@ -110,14 +110,14 @@ class StoredReplica(ABC, Generic[Table]):
         check_kept_by(name, properties.get(_KEPT_BY, HARD), self.properties[_KEPT_BY])
 
     def state(self) -> ReplicaState | None:
-        """Returns the newest version with what it has; None if no batch can follow it."""
+        """Returns the state of the newest version; None if no batch can follow it."""
         version, _, record = self.newest() or (None, None, None)
         if version is None or record is None:
             return None
         return ReplicaState(version, record["tick_id"], record["copied"], record["attempt"])
 
     def foreign_version(self) -> int | None:
-        """Returns the version that brought the rows if another program did; otherwise None."""
+        """Returns the newest version with rows if another program wrote it; otherwise None."""
         _, version, record = self.newest() or (None, None, None)
         return version if record is None else None
 

@@ -102,7 +102,7 @@ def verify(
 
 
 def _is_in(part: KeyPart) -> Column:
-    """Returns the condition that `KeyPart.condition` is in SQL."""
+    """Returns `KeyPart.condition` as a condition of Spark."""
     text = f.concat_ws(",", *(f.col(f"`{name}`").cast("string") for name in part.columns))
     digits = f.conv(f.substring(f.md5(text), 1, 8), 16, 10)
     return digits.cast("long") % part.of == part.number - 1

@@ -298,7 +298,7 @@ def test_a_table_that_is_taken_out_stays_captured_for_others_and_without_the_rig
         assert "all tables are captured" in without.capture(), "another target has it"
         db.execute("select pgque.name_replicas('shop', 'copies', '{public.orders}')")
         told = unable.capture()
-        assert "public.items was taken out of the tables of shop" in told
+        assert "public.items was removed from the tables of shop" in told
         assert "Let the table's owner run: select pgque.uncapture('public.items', 'shop')" in told
         db.execute("insert into items values (2, 'salt')")
         assert unable.run().success

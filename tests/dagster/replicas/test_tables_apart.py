@@ -1,4 +1,4 @@
-"""A table that stands apart in Dagster: a red check, and a run when it is due."""
+"""A table that is set apart in Dagster: a red check, and a run when it is due."""
 
 import re
 from datetime import timedelta
@@ -102,7 +102,7 @@ def test_tables_that_are_copied_in_parts_show_how_far_they_are(
         assert (check.check_name, check.passed) == ("equals_source", False)
         assert check.severity == dg.AssetCheckSeverity.WARN
         assert re.fullmatch(
-            "public.orders is being copied, while the other tables go on: 1 of 3 parts, 1 rows, "
+            "public.orders is being copied, while the other tables continue: 1 of 3 parts, 1 rows, "
             r"0 MB, \d+ rows a second, all parts will be read at [-:\d ]{16} UTC\.",
             str(check.description),
         )

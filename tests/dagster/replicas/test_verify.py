@@ -189,7 +189,7 @@ def test_a_commit_of_somebody_else_is_noticed_and_is_a_difference(shop: Shop) ->
 
     (failed,) = [each for each in shop.verify() if not each.passed]
     assert failed.severity == dg.AssetCheckSeverity.ERROR
-    assert "somebody else changed it" in str(failed.description)
+    assert "another program changed it" in str(failed.description)
     assert isinstance(Sensor(shop).evaluate(), str), "it is known"
 
     for number in (2, 3):
@@ -199,7 +199,7 @@ def test_a_commit_of_somebody_else_is_noticed_and_is_a_difference(shop: Shop) ->
     with Client(shop.url) as client:
         (critical,) = [each for each in client.health() if each.status == "critical"]
         copy_again(client, "shop", "shop", "public.orders")
-    assert "somebody else has written" in critical.detail
+    assert "another program has written" in critical.detail
     shop.run()
     assert shown(shop)[0] == "red", "until a comparison is green"
     with Client(shop.url) as client:

@@ -1,4 +1,4 @@
-"""A table that fails stands apart, its neighbours go on, and it joins again by itself."""
+"""A table that fails is set apart, its neighbours go on, and it joins again by itself."""
 
 import pytest
 

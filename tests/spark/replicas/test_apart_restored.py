@@ -1,4 +1,4 @@
-"""Tables that stand apart, when a process is killed or the database is restored from a dump."""
+"""Tables that are set apart, when a process is killed or the database is restored from a dump."""
 
 from pathlib import Path
 from typing import Any

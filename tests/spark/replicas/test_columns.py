@@ -82,7 +82,7 @@ def test_other_columns_have_the_table_copied_again(replication: Replication) -> 
         (TableSpec("t", "email"), "not a list"),
         (TableSpec("t", mask={"f": "sha256"}), "cannot be masked"),
         (TableSpec("t", unstorable={"missing": "text"}), "no column missing"),
-        (TableSpec("t", unstorable={"born": "null"}), "There is only text"),
+        (TableSpec("t", unstorable={"born": "null"}), "The only choice is text"),
         (TableSpec("t", unstorable={"f": "text"}), "the lake holds each value"),
         (TableSpec("t", mask={"born": "sha256"}, unstorable={"born": "text"}), "twice"),
         (TableSpec("t", arrays="lists"), "arrays as 'lists'"),

@@ -114,7 +114,7 @@ def test_names_of_iceberg_are_refused_in_iceberg_alone() -> None:
 def test_more_columns_than_a_replica_can_have_are_refused(deletes: Deletes, most: int) -> None:
     target = PostgresReplicas(schema="copies", deletes=deletes)
     target.check(a_table(*(f"c{number}" for number in range(most))))
-    with pytest.raises(InvalidArgument, match=f"has at most {most}. Leave columns out"):
+    with pytest.raises(InvalidArgument, match=f"has at most {most}. Leave out columns"):
         target.check(a_table(*(f"c{number}" for number in range(most + 1))))
 
 

@@ -1,4 +1,4 @@
-"""Three tables, of which one stands apart."""
+"""Three tables, of which one is set apart."""
 
 import psycopg
 
@@ -44,7 +44,7 @@ def mend(replication: Replication, table: str = "b") -> None:
 
 
 def prepare_batch(replication: Replication, joins: bool) -> None:
-    """A batch at which b stands apart, or joins the others again."""
+    """A batch at which b is set apart, or joins the others again."""
     prepare(replication)
     spoil(replication, 2)
     insert(replication, 3)

@@ -166,7 +166,7 @@ class Model:
         raise AssertionError("the tables cannot be copied")
 
     def _end_pauses(self) -> bool:
-        """Has tables that stand apart tried with the next batch. Returns whether any does."""
+        """Has tables that are set apart tried with the next batch. Returns whether any does."""
         with self._replication.connect() as db:
             found = db.execute("update pgque.replica_apart set retry_at = clock_timestamp()")
         if found.rowcount:

@@ -1,4 +1,4 @@
-"""A replica in PostgreSQL: how its rows are compared with those of the source."""
+"""Compares the rows of a replica in PostgreSQL with those of the source."""
 
 from psycopg import sql
 
@@ -8,7 +8,7 @@ from .table import COPIED, DELETED, ROWS, TargetTable
 
 
 class ComparedTable(TargetTable):
-    """The replica of a table, which can be compared. Its arguments are those of its definition."""
+    """A replica that can be compared. Its arguments are those of its definition."""
 
     def compare(
         self, copied: str, part: KeyPart | None = None
@@ -66,7 +66,7 @@ class ComparedTable(TargetTable):
         return found[0][0] if found else 0, examples
 
     def _compare_appended(self) -> tuple[int, tuple[Difference, ...]]:
-        """Counts rows that the staged copy and the table with the staged events do not share."""
+        """Counts rows that differ between the staged copy and the table with the staged events."""
         found = self._db.execute(
             sql.SQL(
                 "select count(*) over (), case when sum(n) > 0 then 'missing' else 'extra' end, row"

@@ -1,6 +1,6 @@
 """The definition of a replica in PostgreSQL: its columns, its key, and its owner.
 
-The comment of the table names the owner. So it moves with the table, and tables that are no
+The comment of the table names the owner. So it moves with the table, and tables that are not
 replicas are recognized.
 """
 
@@ -57,7 +57,7 @@ class Mark:
         replica_of: the queue, the consumer and the table.
         copied: the snapshot of its last copy.
         shape: the table's shape at the copy, or when columns were altered after it.
-        deletes: what it keeps, as returned by `kept_by`.
+        deletes: how it keeps rows, as returned by `kept_by`.
     """
 
     replica_of: str
@@ -140,7 +140,7 @@ class TargetDefinition:
 
     @property
     def has_columns(self) -> bool:
-        """Whether it has those of the source by their numbers, as far as its mark tells."""
+        """Whether it has the source's columns by their numbers, according to its mark."""
         shape = self.mark.shape if self.mark else ""
         if not shape.startswith("{"):
             return False
@@ -249,7 +249,7 @@ class TargetDefinition:
         """
         gone = altered.dropped if self._deletes == HARD else ()
         steps = [sql.SQL("drop column {}").format(sql.Identifier(name)) for name in gone]
-        # Names may go round in a circle.
+        # Columns may have swapped names.
         between = {name: f"__pgque_{number}" for number, name in enumerate(altered.renamed)}
         for names in ({between[x]: was for x, was in altered.renamed.items()}, between):
             steps += [

@@ -60,7 +60,7 @@ class PostgresReplicas:
             raise InvalidArgument(
                 f"table {source.name} has {len(source.columns)} columns, and a replica in "
                 f"PostgreSQL with deletes: {self.deletes} has at most {most}",
-                "Leave columns out: exclude.",
+                "Leave out columns with exclude.",
             )
 
     def check_places(self, sources: Sequence[SourceTable]) -> None:
@@ -70,7 +70,7 @@ class PostgresReplicas:
             if places.count(place) > 1:
                 raise InvalidArgument(
                     f"{source.name} and another table would have one replica: {'.'.join(place)}",
-                    "Replicate them by two replicas with two schemas.",
+                    "Use two replicas with different schemas.",
                 )
 
 
@@ -80,7 +80,7 @@ def connected_target(session: Session, target: PostgresReplicas) -> Iterator[Con
     try:
         opened = connect(target.url or session.url)
     except ConnectionFailed as error:
-        # The queue's database has errors of the same texts.
+        # The queue's database has errors with the same texts.
         told = f"the target's url: {error.args[0]}" if target.url else error.args[0]
         raise ConnectionFailed(told, error.hint) from error
     with translated(), opened as connection:

@@ -52,7 +52,7 @@ class StagedCopy:
         begun: how the copy began; empty if there is none.
         done: the parts that are done.
         rows: how many rows they have.
-        size: how many bytes of text these were.
+        size: the number of bytes of text in these rows.
     """
 
     done: set[int]
@@ -77,7 +77,7 @@ class StagedCopy:
             self.refresh()
 
     def take_over(self) -> None:
-        """Locks the tables, and ends an attempt that lost the lease before it stored its parts."""
+        """Locks the tables, and ends an attempt that lost the lease but still writes parts."""
         self._db.execute(_END_WRITERS, self._names)
         self._db.execute(f"set local lock_timeout to '{LOCK_WAIT}'".encode())
         lock = sql.SQL("lock table {}, {} in share mode").format(self.records, self.rows_in)
@@ -102,7 +102,7 @@ class StagedCopy:
         self.refresh()
 
     def remove(self) -> None:
-        """Drops the tables, if they are there."""
+        """Drops the tables, if they exist."""
         drop = sql.SQL("drop table if exists {}, {}").format(self.rows_in, self.records)
         self._db.execute(drop)
 
@@ -167,7 +167,7 @@ class CopyInParts(PartedCopy):
         self._kept.refresh()
 
     def _copy(self, there: Connection, share: Sequence[tuple[int, str]]) -> None:
-        """Copies parts, and records them, in one transaction of each side."""
+        """Copies parts, and records them, in one transaction on each side."""
         kept = self._kept
         insert = sql.SQL("insert into {} values ({}, {}, {})")
         with reading(self._claim.session.url, seen_after(kept.begun["snapshot"])) as here:

@@ -57,7 +57,7 @@ def replicate(
     target: PostgresReplicas,
     log: Log = print,
 ) -> list[Replicated | Apart]:
-    """Applies a batch to the replicas of tables, in one transaction, and goes on with large copies.
+    """Applies a batch to the replicas of tables, in one transaction, and continues large copies.
 
     A table that fails is rolled back to its savepoint. The transaction records which tables miss
     the batch, and from which tick.
@@ -66,16 +66,16 @@ def replicate(
         claim: a batch of the queue into which the tables are captured.
         specs: the names of the tables, or their specs.
         target: where the replicas are.
-        log: gets messages about copies, and about tables that stand apart.
+        log: gets messages about copies, and about tables that are set apart.
 
     Returns:
-        The outcome for each table, followed by the tables that stand apart.
+        The outcome for each table, followed by the tables that are set apart.
 
     Raises:
         InvalidArgument: if two replicas would be the same table.
         TargetOutOfStep: if the replicas are from another incarnation of the database.
         LeaseLost: if another owner took the batch over.
-        Exception: the first table's problem, if all tables have one and no value is the cause.
+        Exception: the first table's error, if all tables fail and no value is the cause.
     """
     batch = acked(claim)
     check_deletes(batch.session, batch.queue, target.deletes)
@@ -114,8 +114,8 @@ def replicate(
 class _Work:
     """A table, its replica, its events, and the reason for a copy, if it is copied.
 
-    `missed` are events before the batch; `events` are all that the last copy lacks. From a TRUNCATE
-    on, `later` has their types.
+    `missed` are events before the batch; `events` are all that the last copy lacks. `later` has the
+    types of the events from a TRUNCATE on.
     """
 
     standing: Standing
@@ -159,7 +159,7 @@ class _Apply:
         self._batch, self._there, self._tables = batch, there, tables
         self._target, self._log = target, log
         self._has_batch, self._follows = has_batch, follows
-        # The tables that lack what the target has, each with the tick at which it ends.
+        # The tables that lack a part of what the target has, each with the tick at which it ends.
         self._lacking: dict[str, tuple[int, str]] = json.loads(last.failed or "{}")
         self._works: dict[str, _Work] = {}
         self.in_parts: dict[str, CopyInParts] = {}
@@ -225,7 +225,7 @@ class _Apply:
         except psycopg.Error as error:
             if passes(error):
                 raise
-            # Of the tables that are not replicated, the types are enough.
+            # For tables that are not replicated, the types are enough.
             stage_events(session, there, slices, (), consumer)
             drop = sql.SQL("delete from {} where ev_extra1 = any (%s)").format(CHANGES)
             there.execute(drop, ([each.name for each in sources],))
@@ -237,7 +237,7 @@ class _Apply:
     def go_on(
         self, name: str, deadline: float, ledger: LastBatch, span: Span
     ) -> Iterator[Replicated]:
-        """Goes on with a copy in parts after the transaction. Yields the outcome if it is done."""
+        """Continues a copy in parts after the transaction. Yields the outcome if it is complete."""
         batch, parts = self._batch, self.in_parts[name]
         try:
             is_complete = parts.read(deadline)
@@ -279,7 +279,7 @@ class _Apply:
         if self._has_batch:
             if why:
                 raise TargetRefused(why)
-            # Without a reason, it is copied in parts.
+            # A table that is set apart without a reason is being copied in parts.
             if lacks_from is None and work.table.mark is not None:
                 return
         follows = self._follows and self._tables.noted_tick(name) == lacks_from
@@ -315,12 +315,12 @@ class _Apply:
             return reason
         if table.fits_after(altered):
             return None
-        return altered.reason if altered.needs else "somebody altered the replica"
+        return altered.reason if altered.needs else "the replica was altered"
 
     def _follow_partitions(
         self, work: _Work, tick_id: int | None, snapshot: Snapshot
     ) -> int | None:
-        """Follows if partitions came and went; None if it cannot. Returns how many keys changed."""
+        """Applies new and removed partitions. Returns how many keys changed; None if it cannot."""
         standing, table, session = work.standing, work.table, self._batch.session
         source, copied, partitions = standing.source, standing.copied, standing.altered.partitions
         if not (work.is_of_partitions and tick_id and copied and partitions):
@@ -356,7 +356,7 @@ class _Apply:
         elif work.reason is not None and copy is not None:
             tick_id, snapshot = copy
             self._log(f"copying {source.name}: {work.reason}")
-            StagedCopy(self._there, table).remove()  # It was larger.
+            StagedCopy(self._there, table).remove()  # The table was larger before.
             into = table.stage()
             rows = stage_rows(batch.session, snapshot, table, self._there, into)
             with refusing(table):

@@ -15,7 +15,7 @@ from ..snapshot import Snapshot, kept_columns
 from ..source import SourceTable
 from .table import CHANGES, TargetTable
 
-# How many bytes of rows are sent at once, because sending costs more than a row.
+# How many bytes of rows are sent at once, because each send is expensive.
 _BLOCK = 2**16
 
 
@@ -26,7 +26,7 @@ def stage_events(
     sources: Sequence[SourceTable],
     consumer: str,
 ) -> None:
-    """Copies events of tables into their temporary table, without what replicas may not have.
+    """Copies events of tables into the temporary table, without values that replicas may not have.
 
     Requests for copies by other consumers are left out.
     """
@@ -70,7 +70,7 @@ def stage_rows(
     into: sql.Identifier,
     part: KeyPart | None = None,
 ) -> int:
-    """Copies the rows of a table, or of a part, in a snapshot into another. Returns how many."""
+    """Copies the rows of a table or a part, in a snapshot, to another table. Returns how many."""
     (query,) = table.row_queries(session, [part.rows_of(table.source) if part else table.source])
     with snapshot.connected(session.url) as here:
         count, _ = pipe(here, query, there, into)
@@ -82,7 +82,7 @@ def pipe(here: Connection, query: str, there: Connection, into: sql.Identifier) 
     """Copies the rows of a query into a table of another connection.
 
     Returns:
-        How many rows, and how many bytes of text they were.
+        The number of rows, and of bytes of text.
     """
     count, size, block = 0, 0, bytearray()
     with (

@@ -1,7 +1,7 @@
-"""A replica in PostgreSQL: how rows get into it.
+"""Writes rows into a replica in PostgreSQL.
 
-Changes come as the JSON of events, and PostgreSQL parses the texts in it again. Copied rows come in
-the text format of COPY, under the settings of events. All changes of a replica are plain DML, never
+Changes arrive as the JSON of events, and PostgreSQL parses the texts in it. Copied rows arrive in
+COPY's text format, with the session settings of events. All changes of a replica are DML, never
 TRUNCATE or a swap of tables, so that readers with older snapshots see the old rows, and rights,
 views and indexes on the replica stay.
 """
@@ -91,8 +91,8 @@ class TargetTable(TargetDefinition):
 
         Args:
             copied: the snapshot of the last copy.
-            now: that of the keys and rows.
-            tick_id: its tick.
+            now: the snapshot of the keys and rows.
+            tick_id: the tick of `now`.
 
         Returns:
             How many keys changed.
@@ -137,7 +137,7 @@ class TargetTable(TargetDefinition):
         return self._source.name
 
     def row_queries(self, session: Session, parts: Iterable[str]) -> list[str]:
-        """Returns queries for the rows of the source, whose texts the replica's types read.
+        """Returns queries for the rows of the source, as text that the replica's types can read.
 
         Args:
             session: a session of the source's database.
@@ -232,7 +232,7 @@ class TargetTable(TargetDefinition):
         return sql.SQL("e.ev_extra1 = {} and {}").format(self._source.name, is_later)
 
     def _read_changes(self, copied: str) -> int:
-        """Reads the result of the staged events: the last row of each key, or that it is gone."""
+        """Reads the result of the staged events: the last row of each key, or its deletion."""
         query = sql.SQL(
             "e.ev_type = 'delete' as {}, {} from {} e, {}"
             " where {} and e.ev_type in ('insert', 'update', 'delete')"
@@ -268,13 +268,13 @@ class TargetTable(TargetDefinition):
 
     @staticmethod
     def _differs(one: str, other: str, names: Iterable[str]) -> sql.Composed:
-        """Compares texts, because some types have no equality."""
+        """Compares text, because some types have no equality operator."""
         return sql.SQL("row({})::text is distinct from row({})::text").format(
             *(listed(names, alias) for alias in (one, other))
         )
 
     def _live(self) -> sql.Composable:
-        """Returns the condition that the source has a row t."""
+        """Returns the condition that the source has the row t."""
         mark = end_mark(self._deletes)
         return sql.SQL("t.{} is null").format(sql.Identifier(mark)) if mark else sql.SQL("true")
 
