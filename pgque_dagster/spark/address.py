@@ -16,7 +16,7 @@ from ..client.errors import InvalidArgument
 class DatabaseAddress:
     """A database URL, or the name of a variable or file that holds it on each host.
 
-    A host uses the environment variable if it is set, otherwise the file if it exists, or the URL.
+    A host uses the environment variable if it is set, else the file if it exists, else the URL.
     Executors get only these attributes. To keep a password out of query plans, name a variable or
     a file that all hosts have.
 

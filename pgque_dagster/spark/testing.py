@@ -80,12 +80,12 @@ class _NoDatabase:
         )
 
     def incarnation(self) -> NoReturn:
-        """Refuses: it is that of a database."""
+        """Refuses, because only a database has an incarnation."""
         self.run(None)
 
 
 class _Rows(ReadBatch):
-    """The claim of a batch of rows, which nobody else can claim."""
+    """The claim of a batch of rows, which has no other owner."""
 
     keeper = None
 

@@ -2,8 +2,8 @@
 
 The JVM writes the archive (class-data sharing, JEP 350) at the end of a training session, and maps
 it into memory when it starts. The first process that finds none makes it in the background, for
-later processes. The JVM ignores an archive that does not fit it or its jars. A damaged one makes
-it crash; `discard` removes such an archive, so that the session starts without it.
+later processes. The JVM ignores an archive that does not match it or its jars. A damaged archive
+makes it crash; `discard` removes the archive, so that the session starts without it.
 
 `python -m pgque_dagster.spark.cluster.class_archive` makes it at once, for example for an image.
 """
@@ -65,7 +65,7 @@ def use() -> None:
         if archive is None:
             return
         if archive.exists():
-            # For programs that remove unused files.
+            # Tells programs that remove unused files that it is in use.
             os.utime(archive)
             quiet = f"{_USE}{archive} -Xshare:auto -Xlog:cds*=off -Xlog:class+path=off"
             # The user's options come later, so that they win over these.

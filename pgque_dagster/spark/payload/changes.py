@@ -89,7 +89,7 @@ class ChangeFormat:
 
         def decode(operation: str, row: bytes) -> Any:
             if operation not in decoders:
-                raise msgspec.ValidationError("ev_type is no change of a table")
+                raise msgspec.ValidationError("ev_type is not a change of a table")
             return decoders[operation](row)
 
         def parse(events: pa.RecordBatch) -> Parsed:

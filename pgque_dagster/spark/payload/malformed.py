@@ -1,9 +1,9 @@
 """Sets the malformed events of a batch aside, and fails if there are too many.
 
 One wrong column type makes every event malformed. Then the batch fails and nothing is set aside, so
-a mistake in the schema loses no event. A few events that are the whole batch say nothing about the
-schema on their own, so the events that the consumer finished before count as well: one bad event
-does not stop a consumer that works.
+a mistake in the schema loses no event. If the whole batch is a few malformed events, they say
+nothing about the schema, so the events that the consumer finished before count as well. So one bad
+event does not stop a working consumer.
 """
 
 import logging

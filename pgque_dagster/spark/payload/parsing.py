@@ -139,7 +139,7 @@ class EventParsing:
         )
 
     def place(self, name: str) -> str:
-        """Returns the number under which a column of the result is."""
+        """Returns the number that names a column of the result."""
         return self._numbered()[self.format.result.names.index(name)]
 
     def _numbered(self) -> list[str]:

@@ -3,8 +3,8 @@
 Which events of a slice are malformed depends only on the slice: its events are fixed, and parsing
 is deterministic. So each task that has read a slice to its end reports the slice's malformed events
 to the driver, with an accumulator. It does not matter which attempt of which task it was, how often
-the slice was read, or what Spark did with the rows. A slice without a report is unknown, whether
-because of a limit, a filter that is always false, or a DataFrame that nobody used. Then the slices
+the slice was read, or what Spark did with the rows. Without a report, for example because of a
+limit, a filter that is always false, or an unused DataFrame, a slice is unknown. Then the slices
 are read again, so a set of malformed events is never incomplete.
 """
 
@@ -55,7 +55,7 @@ class _Merge(AccumulatorParam[Reported]):
         return value1
 
 
-# Of the current context. One for all batches, because Spark keeps each until the process ends.
+# The current context's accumulator. One for all batches: Spark keeps each until the process ends.
 _accumulators: dict[str, Accumulator[Reported]] = {}
 
 

@@ -141,8 +141,8 @@ def connected(url: str, *, built_in: bool = False) -> Iterator[Any]:
 
     Args:
         url: the database.
-        built_in: whether what is read has only types that every database has. Then the types that
-            an earlier connection of this process has looked up serve: that takes 40 ms.
+        built_in: whether only types that every database has are read. Then the types that an
+            earlier connection of this process looked up are reused, which saves 40 ms.
     """
     from adbc_driver_manager import AdbcConnection
     from adbc_driver_postgresql import dbapi
@@ -152,11 +152,11 @@ def connected(url: str, *, built_in: bool = False) -> Iterator[Any]:
             yield connection
         return
     try:
-        # The connection closes what it is given as its database, which others use as well.
+        # The connection would close its database, which other connections share.
         with dbapi.Connection(ExitStack(), AdbcConnection(_database(checked(url)))) as connection:
             yield connection
     except BaseException:
-        # It may be about what was looked up: the next attempt looks again.
+        # The types that were looked up may be the cause: the next attempt looks them up again.
         _database.cache_clear()
         raise
 
@@ -220,7 +220,7 @@ def raise_cause(url: str, query: str, settings: Sequence[str] = ()) -> None:
     with _connected(url) as connection, translated():
         for setting in settings:
             connection.execute(setting.encode())
-        # As a whole: the bytes of one event may be in no encoding.
+        # By COPY, because an event's bytes may be invalid in any encoding.
         with connection.cursor().copy(f"copy ({query}) to stdout".encode()) as rows:
             deque(rows, maxlen=0)
 

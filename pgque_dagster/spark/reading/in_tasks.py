@@ -1,7 +1,7 @@
 """DataFrames whose rows a function reads in tasks, and functions over them in the same tasks.
 
-Spark moves rows from Python into its JVM one by one, and back out for the next function in Python.
-A function over rows that were read here gets them as they were read.
+Spark moves rows from Python into its JVM one by one, and back out for the next Python function.
+A function over rows that were read here gets them directly.
 """
 
 import gc
@@ -40,7 +40,7 @@ def read_in_tasks(
     read: Callable[[Part], Iterable[pa.RecordBatch]],
     schema: t.StructType | str,
 ) -> DataFrame:
-    """Returns the rows that a function reads for each part, in a task of its own.
+    """Returns the rows that a function reads for each part, one task per part.
 
     Args:
         spark: the session.
@@ -54,7 +54,7 @@ def read_in_tasks(
             for nr in batch.column(0).to_pylist():
                 yield from read(parts[nr])
 
-    # Each task has one number of a part.
+    # Each task gets the number of one part.
     numbers = spark.range(0, len(parts), 1, max(1, len(parts)))
     frame = _mapped(numbers, read_here, schema)
     _SOURCES[frame] = _Source(numbers, read_here)
@@ -138,7 +138,7 @@ def _mapped(
 
 
 def _exclude_modules_from_collection() -> None:
-    """Excludes what is imported from garbage collection, in a process that executes tasks.
+    """Excludes imported modules from garbage collection, in a process that executes tasks.
 
     PySpark collects garbage after each task, which takes 50 ms with all modules.
     """

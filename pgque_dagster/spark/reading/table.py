@@ -107,7 +107,7 @@ def query_batches(
         url: the database.
         table: what is read, for errors.
         query: the query.
-        snapshot: the exported snapshot in which it runs; None for one of its own.
+        snapshot: the exported snapshot in which it runs; None for its own.
         settings: statements that are executed before the query.
         built_in: whether all columns have types that every database has.
 

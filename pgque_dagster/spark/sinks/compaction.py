@@ -1,11 +1,11 @@
 """Compacts small files of a table, and files with many deleted rows: what formats share.
 
-In each step, Spark tasks copy the rows of some groups of files: each group, in its order, into one
-file, which nobody reads yet. Then a commit replaces the files with the copies, if the state that
-was read is still the newest one. If it is not, the commit is repeated on the newest one without
-copying again, for the groups whose files are all there: files never change. Rows of them that were
-deleted in the meantime are deleted in the copy, too. If one of the files was replaced, such as by
-another attempt at its batch, or somebody restored deleted rows, the group's copy is removed.
+In each step, Spark tasks copy the rows of some groups of files: each group, in order, into one
+file, which is not read yet. Then a commit replaces the files with the copies, if the state that was
+read is still the newest one. Otherwise the commit is repeated on the newest state without copying
+again, for the groups whose files all still exist, because files never change. Rows that were
+deleted in them meanwhile are deleted in the copy, too. If one of the files was replaced, such as by
+another attempt at its batch, or deleted rows were restored, the group's copy is removed.
 
 So readers see each row once, and so do later attempts at a batch: they find the rows of earlier
 ones by the column `batch_id`, wherever they are.
@@ -58,7 +58,7 @@ class LiveFile(ListedFile):
 
 @dataclass(frozen=True)
 class Copy:
-    """Some files of a table, and the file with their rows; None if they have none."""
+    """Some files of a table, and the file with their rows; None if they have no rows."""
 
     files: Sequence[LiveFile]
     file: DataFile | None
@@ -183,7 +183,7 @@ def _replace(table: CompactedTable, copies: Sequence[Copy], began: datetime) -> 
 def _deleted_later(
     storage: Storage, files: Sequence[LiveFile], newest: Mapping[str, LiveFile]
 ) -> BitMap64 | None:
-    """Returns the positions in the copy of files of rows that were deleted after they were copied.
+    """Returns the positions, in a copy, of rows that were deleted after they were copied.
 
     Returns None if a file is gone, or if rows that the copy lacks were restored.
     """

@@ -1,4 +1,4 @@
-"""A table of a lake as sinks and their attempts know it: its name, errors and properties."""
+"""What sinks and their attempts know about a table of a lake: its name, errors and properties."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping

@@ -91,7 +91,7 @@ def newest_in(
             stored[shard] = InvalidArgument(
                 f"{table} has batch {found} of shard {shard}, and batch {batch.batch_id} is "
                 "claimed: a later run took it over, or its database went back in time",
-                "If no run goes on, store into another table.",
+                "If no run continues, store into another table.",
             )
         elif found == batch.batch_id:
             stored[shard] = vector

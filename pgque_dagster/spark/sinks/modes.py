@@ -1,4 +1,4 @@
-"""How batches get into tables. Separate from the sinks, which load Arrow."""
+"""The modes of storing batches in tables. Separate from the sinks, which load Arrow."""
 
 import re
 from collections.abc import Sequence

@@ -21,8 +21,8 @@ Take a stale attempt S and a later attempt L with a member in common.
   Then L replaces it, if all of it is of L's batch.
 - What a vector published is final, because after the first ack it cannot be computed again. So L is
   refused, and the next run that claims that member acks it, with the failures that S has recorded.
-- A window has no lease, so step 2 refuses nobody because of one, but each attempt has a higher
-  epoch than all before it. After S's step fails, S reads what L published and is refused. A window
+- A window has no lease that step 2 could check, but each attempt has a higher epoch than all
+  before it. After S's step fails, S reads what L published and is refused. A window
   over shards has a lower epoch than an earlier attempt only if a shard was removed in between, and
   then it is refused.
 

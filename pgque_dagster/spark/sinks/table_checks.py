@@ -46,7 +46,7 @@ def check_incarnation(table: str, found: str | None, own: str, database: str, ad
         raise InvalidArgument(
             f"{table} holds batches of incarnation {found}, and database {database} is of "
             f"incarnation {own}: batches of one id would replace each other",
-            "Store into another table. After a failover or a restore, to go on here: delete the "
+            "Store into another table. After a failover or a restore, to continue here: delete the "
             "rows of the batches that the database delivers again (docs/restore.md says how to "
             "find them; after a switchover that lost nothing there are none), then adopt it: "
             f"{adopt}",

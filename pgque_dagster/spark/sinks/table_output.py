@@ -173,7 +173,7 @@ class TableOutput(ABC, Generic[Table]):
                 check_keys(self._sink.name, self.storage, self.files, self._key)
 
     def remove_files(self) -> None:
-        """Removes files that nobody will read. Files that cannot be removed now are swept later."""
+        """Removes files that will not be read. Files that cannot be removed now are swept later."""
         with suppress(StorageFailed):
             self.storage.remove(file.path for file in self.files)
 

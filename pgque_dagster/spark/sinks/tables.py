@@ -135,7 +135,7 @@ class TableSink(LakeTable):
             yield
         except self.not_found:
             raise InvalidArgument(
-                f"there is no {self.name}", "The first batch that is stored creates it."
+                f"there is no {self.name}", "The first stored batch creates it."
             ) from None
 
     def stored(self, claim: ReadBatch) -> dict[str, Stored]:

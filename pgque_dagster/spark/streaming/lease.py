@@ -114,7 +114,7 @@ class StreamLease:
         return claim
 
     def _run(self, call: Call[T]) -> T:
-        """Runs a call, again on a new connection if it broke; all calls can be repeated."""
+        """Runs a call, and repeats it on a new connection if the connection broke."""
         self._client = self._client or Client(self._url)
         with suppress(ConnectionFailed):
             return self._client.run(call)

@@ -103,7 +103,7 @@ def _field_texts(field: pa.Field, column: pa.Array) -> pa.Array:
             microseconds, pa.scalar("microseconds", _TEXT), pa.scalar(" ", _TEXT)
         )
     elif pa.types.is_float32(kind):
-        # As a double, because a float's shortest text reads as another double.
+        # Converted to double, because a float's shortest text reads as another double.
         texts = column.cast(pa.float64()).cast(_TEXT)
     elif pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind):
         texts = column.cast(_TEXT)

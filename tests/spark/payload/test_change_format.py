@@ -107,7 +107,7 @@ def test_a_row_is_read_by_its_operation_and_the_schema() -> None:
 def test_what_capture_does_not_publish_is_malformed() -> None:
     row = '{"id":1,"note":"x"}'
     for kind in (None, "", "default", "I:id", "INSERT", '{"op":"INSERT"}'):
-        assert read(ID_AND_NOTE, [(kind, row)]) == ["ev_type is no change of a table"]
+        assert read(ID_AND_NOTE, [(kind, row)]) == ["ev_type is not a change of a table"]
     for text in (None, "", row + " x", "{'id':1}", '{"id":1,"note":NaN}', "[]"):
         assert isinstance(read(ID_AND_NOTE, [("insert", text)])[0], str), text
 

@@ -113,8 +113,8 @@ def test_changes_that_do_not_fit_become_dead_letters_with_their_reasons(
         "malformed payload: Expected `object`, got `array`",
         "malformed payload: Invalid decimal string - at `$.note`",
         "malformed payload: JSON is malformed: invalid character (byte 0)",
-        "malformed payload: ev_type is no change of a table",
-        "malformed payload: ev_type is no change of a table",
+        "malformed payload: ev_type is not a change of a table",
+        "malformed payload: ev_type is not a change of a table",
     ]
     with pytest.raises(InvalidArgument, match=r"missing_columns is 'keep'.*malformed, null"):
         batch.changes("id int", key=["id"], missing_columns="keep")

@@ -194,7 +194,7 @@ def test_calls_that_allow_all_or_were_refused_do_not_count_for_the_others(
 def test_changes_fail_as_payloads_do(batch_of: BatchOf) -> None:
     batch = batch_of(*payloads(0, 6))
 
-    with pytest.raises(MalformedPayload, match=r"6 of 6 .*ev_type is no change of a table"):
+    with pytest.raises(MalformedPayload, match=r"6 of 6 .*ev_type is not a change of a table"):
         batch.changes(SCHEMA, key=["id"])
     assert is_untouched(batch)
     assert batch.changes(SCHEMA, key=["id"], max_malformed=1.0).count() == 0

@@ -100,7 +100,7 @@ def test_a_table_that_does_not_exist_is_not_maintained(spark: SparkSession, tmp_
     with pytest.raises(InvalidArgument) as refused:
         DeltaSink(tmp_path / "table").maintain(spark)
     assert str(refused.value) == (
-        f"there is no Delta table {tmp_path / 'table'}. The first batch that is stored creates it."
+        f"there is no Delta table {tmp_path / 'table'}. The first stored batch creates it."
     )
 
 

@@ -7,7 +7,7 @@ from retrying on a newer version.
 Each commit has an application transaction for its batch, whose version is the epoch. So versions
 need not grow from batch to batch, and several batches may be stored at once. The rows of an earlier
 attempt are found by the batch's id in the column `batch_id`. Their files have no other rows, unless
-somebody compacted them: then a separate commit deletes these rows first.
+they were compacted: then a separate commit deletes these rows first.
 
 The commit of a vector has an application transaction for each member, whose version is the vector's
 id. There are no rows of an earlier attempt.
@@ -42,7 +42,7 @@ RECORD = "pgque"
 MAPPING = "delta.columnMapping.mode"
 _APPEND_ONLY = "delta.appendOnly"
 _CHANGE_FEED = "delta.enableChangeDataFeed"
-# Features of tables that rows from here neither use nor break. Other features, such as generated
+# Table features that rows from here neither use nor break. Other features, such as generated
 # columns, only work with their own engines.
 KEPT_FEATURES = """
 appendOnly changeDataFeed checkConstraints deletionVectors domainMetadata invariants
@@ -157,7 +157,7 @@ class DeltaOutput(TableOutput[DeltaTable]):
             return False
         known, wanted = self._sink.properties_of(state), self.properties
         if new := {key: value for key, value in wanted.items() if not known.get(key)}:
-            # These belong to shards that were added.
+            # The properties of shards that were added.
             state.alter.set_table_properties(new, False, commit_properties=alone)
             return False
         self.is_merged = bool(self._key) and not self.deletes_by_vectors(state)

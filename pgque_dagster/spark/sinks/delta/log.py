@@ -1,7 +1,7 @@
 """The log of a Delta table: the files of a version, and commits that Delta's library cannot make.
 
-The library reads and writes the log except for deletion vectors, which it applies without showing
-them, and does not write.
+The library reads and writes the log, except for deletion vectors: it applies them, but neither
+shows nor writes them.
 """
 
 import json
@@ -38,9 +38,9 @@ _BOUNDED = frozenset(("byte", "short", "integer", "long", "string"))
 _CLEANUP = "delta.enableExpiredLogCleanup"
 Action = dict[str, Any]
 _ACTIONS = ("add", "remove")
-# What checkpoints of version 2 have: their actions are in further files.
+# What checkpoints of version 2 have: their actions are in additional files.
 _SIDECAR = "sidecar"
-# Of one file, of several parts, or of version 2.
+# A checkpoint of one file, of several parts, or of version 2.
 _CHECKPOINT = re.compile(
     rf"{_LOG}/(?P<version>\d{{20}})\.checkpoint"
     r"(?:\.\d{10}\.(?P<parts>\d{10})|\.(?P<id>[0-9a-f-]{36}))?\.(?:parquet|json)"
@@ -53,7 +53,7 @@ class StoredFile:
     """A data file in a version of a table.
 
     Attributes:
-        action: what the log says about it.
+        action: its entry in the log.
         vector: which of its rows are deleted, if any.
     """
 
@@ -96,7 +96,7 @@ class StoredFile:
         statistics = {
             **self._statistics(),
             "numRecords": msgspec.Raw(str(rows).encode()),
-            # The bounds may be those of deleted rows.
+            # The bounds may come from deleted rows.
             "tightBounds": msgspec.Raw(b"false"),
         }
         changed = {
@@ -119,12 +119,12 @@ class StoredFile:
 
 
 def now() -> int:
-    """Returns the time as the log has it, in milliseconds."""
+    """Returns the time in the log's form, in milliseconds."""
     return int(time.time() * 1000)
 
 
 def uses_vectors(table: DeltaTable) -> bool:
-    """Returns whether rows of a table are to be deleted by deletion vectors."""
+    """Returns whether a table's rows are to be deleted by deletion vectors."""
     is_on = table.metadata().configuration.get(VECTORS_ON, "false").lower() == "true"
     return is_on and has_vectors(table)
 
@@ -138,7 +138,7 @@ def stored_files(storage: Storage, version: int) -> list[StoredFile]:
     """Returns the data files of a version.
 
     Raises:
-        InvalidArgument: if the log needs a reader that knows more.
+        InvalidArgument: if the log needs a reader with more features.
         StorageFailed: if it cannot be read.
     """
     live = _replayed(storage, version)[0]
@@ -151,7 +151,7 @@ def vector_files(storage: Storage, version: int, since: int) -> set[str]:
     Args:
         storage: the table.
         version: the version.
-        since: the time, as the log has it.
+        since: the time in the log's form.
 
     Raises:
         As for `stored_files`.
@@ -198,7 +198,7 @@ def commit(table: DeltaTable, storage: Storage, actions: Sequence[Action]) -> No
     """Commits the version that follows a version of a table.
 
     Args:
-        table: that version.
+        table: the earlier version.
         storage: the table.
         actions: the actions, of which the first is the commit's information.
 
@@ -260,7 +260,7 @@ def metadata(
 def metadata_with(
     table: DeltaTable, fields: Sequence[Action], properties: Mapping[str, str] | None = None
 ) -> Action:
-    """Returns the action that gives a table other columns, or properties, and leaves the rest."""
+    """Returns the action that changes a table's columns or properties, and keeps the rest."""
     now_ = table.metadata()
     named = {"name": now_.name, "description": now_.description}
     properties = now_.configuration if properties is None else properties

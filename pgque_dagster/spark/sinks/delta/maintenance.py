@@ -73,7 +73,7 @@ def keep_removed(table: DeltaTable, retention: timedelta) -> timedelta:
     units = re.findall(r"(\d+) (week|day|hour|minute|second)", text.lower())
     known = sum((timedelta(**{f"{unit}s": int(count)}) for count, unit in units), timedelta())
     kept = max(known, retention)
-    # For what else Spark reads, such as capital letters, Delta's library takes the default.
+    # For other forms that Spark reads, such as capital letters, Delta's library uses the default.
     is_read = re.fullmatch(r"interval( +\d+ +[a-z]+)+", text)
     if kept > (known if is_read else _DEFAULT_RETENTION):
         days = math.ceil(kept / timedelta(days=1))

@@ -1,4 +1,4 @@
-"""Merges rows into a Delta table by key. The driver does it: Delta's library reads and rewrites."""
+"""Merges rows into a Delta table by key. Delta's library rewrites files in the driver."""
 
 from collections.abc import Sequence
 

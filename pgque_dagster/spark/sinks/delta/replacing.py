@@ -1,7 +1,7 @@
 """Replaces rows of a Delta table by key without rewriting files: by deletion vectors.
 
 Tasks have written the new rows, and find the rows that they replace (`files/positions.py`). One
-commit adds the new files, and gives each file with replaced rows a vector that has these, too.
+commit adds the new files, and gives each file with replaced rows a vector that includes them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from .vectors import write_vectors
 def searched_files(
     storage: Storage, table: DeltaTable, key: Sequence[str]
 ) -> tuple[list[StoredFile], list[SearchedFile]]:
-    """Returns the files of a version, and the same as files to search for keys."""
+    """Returns the files of a version, and the same files in the form to search for keys."""
     files = stored_files(storage, table.version())
     columns = bounded_columns(stored_fields(table), key)
     return files, [file.searched(columns) for file in files]
@@ -79,8 +79,8 @@ def replace_files(
         storage: the table.
         table: the version that must still be the newest.
         files: files that another attempt may have published in it.
-        deleted: by the paths of these, the positions of rows that are deleted.
-        rows: further files.
+        deleted: the positions of their deleted rows, by path.
+        rows: additional files.
         actions: the first actions of the commit.
 
     Raises:
@@ -106,7 +106,7 @@ def _commit(
     touched: Sequence[StoredFile],
     deleted: Mapping[str, BitMap64],
 ) -> None:
-    """Commits actions, and adds touched files without further rows."""
+    """Commits actions, and adds the touched files with more rows deleted."""
     sizes = {file.path: (file, file.rows(storage)) for file in touched}
 
     def united() -> Iterator[tuple[str, BitMap64]]:

@@ -64,7 +64,7 @@ def delta_statistics(file: DataFile) -> str:
 
 
 def _nested(columns: Mapping[tuple[str, ...], dict[str, Any]], what: str) -> dict[str, Any]:
-    """One of the statistics. It has all structs; otherwise Delta's library would find no null."""
+    """One of the statistics. It has all structs; otherwise Delta's library would not find nulls."""
     found: dict[str, Any] = {}
     for path, statistics in columns.items():
         parent = found
@@ -72,7 +72,7 @@ def _nested(columns: Mapping[tuple[str, ...], dict[str, Any]], what: str) -> dic
             parent = parent.setdefault(part, {})
         value = statistics[what]
         if isinstance(value, Decimal):
-            # With all digits: Delta's library does not read exponents.
+            # Written with all digits: Delta's library does not read exponents.
             value = msgspec.Raw(f"{value:f}".encode())
         if value is not None:
             parent[path[-1]] = value

@@ -1,8 +1,8 @@
 """Deletion vectors: which rows of a data file of a Delta table are deleted.
 
-Delta's library reads them and does not write them. A vector is the magic number and a Roaring
-bitmap of 64 bits in the portable format. It is in the log itself, or in a file that has several:
-a byte with the format's version, then for each its size, the vector and its checksum.
+Delta's library reads them but does not write them. A vector is the magic number and a 64-bit
+Roaring bitmap in the portable format. It is in the log itself, or in a file with several vectors: a
+byte with the format's version, then each vector's size, the vector and its checksum.
 """
 
 import base64
@@ -36,14 +36,14 @@ class DeletionVector:
     """The deletion vector of a data file.
 
     Attributes:
-        action: what the log says about it.
+        action: its entry in the log.
     """
 
     action: Mapping[str, Any]
 
     @property
     def id(self) -> str:
-        """What distinguishes it from other vectors of its file."""
+        """An id that distinguishes it from other vectors of its file."""
         found = f"{self.action['storageType']}{self.action['pathOrInlineDv']}"
         offset = self.action.get("offset")
         return found if offset is None else f"{found}@{offset}"
@@ -62,7 +62,7 @@ class DeletionVector:
 
         Raises:
             StorageFailed: if its file cannot be read.
-            Unreadable: if it is not there, damaged, or of another kind.
+            Unreadable: if it is missing, damaged, or of another kind.
         """
         payload = self._payload(storage)
         found = None

@@ -1,8 +1,8 @@
-"""The parts of a copy that are done: their files, and records of them that later attempts trust.
+"""The complete parts of a copy: their files, and records of them that later attempts trust.
 
-A record is written after the files that it names. One that was not written completely cannot be
-parsed, and is ignored. It has groups of parts that were read together; a group whose files are gone
-does not count. A commit may publish the files, so only maintenance removes them (`kept_files`).
+A record is written after the files that it names. An incomplete record cannot be parsed, and is
+ignored. A record has groups of parts that were read together; a group whose files are missing does
+not count. A commit may publish the files, so only maintenance removes them (`kept_files`).
 """
 
 import json
@@ -27,7 +27,7 @@ _RECORD = re.compile(rf"{_FOLDER}/(copy-[0-9a-f]{{32}})(?:-[0-9a-f]{{32}})?\.jso
 
 @dataclass
 class CopyFiles:
-    """A copy in parts, as its records tell.
+    """A copy in parts, according to its records.
 
     Attributes:
         storage: where files and records are.
@@ -98,9 +98,9 @@ class CopyFiles:
         self._take(group)
 
     def unite(self) -> None:
-        """Makes one new record of all parts, which is read sooner and shows that the copy goes on.
+        """Makes one new record of all parts: it is read faster, and shows that the copy continues.
 
-        The first record is not written again: a crash meanwhile would lose the copy.
+        The first record is not rewritten, because a crash meanwhile would lose the copy.
         """
         earlier = [path for path in self.records if path != self._first]
         self._record(self.groups)
@@ -108,7 +108,7 @@ class CopyFiles:
             self.storage.remove(earlier)
 
     def data_files(self) -> list[DataFile]:
-        """Reads what a commit has to know of the files.
+        """Reads what a commit needs to know about the files.
 
         Raises:
             StorageFailed: if one is gone or cannot be read.
@@ -134,7 +134,7 @@ class CopyFiles:
             raise StorageFailed(
                 f"{len(lost)} files of the copy in parts are gone, such as {lost[0]}",
                 "The next attempt reads the rows of these files again. Do not delete files of a "
-                "copy that goes on.",
+                "copy that is in progress.",
                 passing=False,
             )
 
@@ -146,7 +146,7 @@ class CopyFiles:
         self._write(f"{_FOLDER}/{self.name}-{uuid.uuid4().hex}.json", {"groups": groups})
 
     def _take(self, group: dict[str, Any]) -> None:
-        """Takes a group over. Two attempts may have read the same parts: they count once."""
+        """Adds a group. Parts that two attempts have read count once."""
         if self.done.isdisjoint(group["parts"]):
             self.done.update(group["parts"])
             self.groups.append(group)
@@ -158,7 +158,7 @@ class CopyFiles:
 
 
 def kept_files(storage: Storage, retention: timedelta) -> tuple[set[str], list[str]]:
-    """Returns the files of all copies, and the records of those that no run continued lately.
+    """Returns the files of all copies, and the records of copies that no run has continued lately.
 
     Without a record, no attempt publishes the files, so later maintenance removes those that the
     table does not have.

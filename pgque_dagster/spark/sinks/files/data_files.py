@@ -1,7 +1,7 @@
-"""Writes the rows of a DataFrame into Parquet files, by Arrow in Spark's tasks.
+"""Writes the rows of a DataFrame into Parquet files, with Arrow in Spark's tasks.
 
 Each file has a random name, so attempts at a batch, tasks and speculative copies of tasks never
-write to the same file. Nobody reads a file before it is published under the name that is returned
+write to the same file. A file is not read before it is published under the name that is returned
 here, and files of tasks that Spark did not accept are never published.
 """
 
@@ -137,7 +137,7 @@ def write_rows(
 
 
 def with_batch_id(schema: StructType) -> StructType:
-    """Returns the columns of a table: `batch_id` tells to which batch a row belongs.
+    """Returns the columns of a table, with `batch_id`, the batch to which a row belongs.
 
     Raises:
         InvalidArgument: if the DataFrame has a column of this name, in any case.
@@ -196,7 +196,7 @@ def _check(name: str, kind: DataType, types: frozenset[str], format_: str) -> No
 
 
 def check_times(table: str, files: Iterable[DataFile]) -> None:
-    """Raises `InvalidArgument` for a date or time that the libraries of the formats do not have."""
+    """Raises `InvalidArgument` for a date or time that the formats' libraries cannot hold."""
     for metadata in (file.metadata for file in files):
         for place, group in product(range(metadata.num_columns), range(metadata.num_row_groups)):
             column = metadata.schema.column(place)
@@ -266,7 +266,7 @@ def _write_file(
                 writer.write_table(group, row_group_size=group.num_rows)
             writer.close()
         finally:
-            # Otherwise a writer that failed would write when it is collected.
+            # Otherwise a failed writer would write when it is garbage collected.
             writer.is_open = False
         stored = writer.writer.metadata
         size = output.tell()

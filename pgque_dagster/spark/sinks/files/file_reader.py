@@ -37,7 +37,7 @@ _LISTING = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "64",
 }
-# Sessions may be set to skip files that are gone or damaged, and the rows in them.
+# Sessions may be configured to skip missing and damaged files, and the rows in them.
 _ALL_FILES = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 _VIEWED = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 File = TypeVar("File", bound="ListedFile")
@@ -120,7 +120,7 @@ def read_table_files(
 def opened(storage: Storage, file: ListedFile) -> pq.ParquetFile:
     """Opens a file so that the columns of a row group are one request, or a few."""
     source = storage.source(file.path)
-    # Nanoseconds, the default for these old timestamps, reach from 1677 to 2262.
+    # Nanoseconds, the default for these old timestamps, only cover 1677 to 2262.
     return pq.ParquetFile(source, pre_buffer=True, coerce_int96_timestamp_unit="us")
 
 

@@ -32,7 +32,7 @@ Files are synced to disk before the steps, and names before the ack.
 An attempt only sweeps what attempts of lower epochs wrote. Spark and Hadoop recreate a directory
 that is removed while they write to it, so a swept attempt may end with a part of its files. Before
 it publishes, it finds that its lease is gone, or that `_taken` is. Swept directories are first
-renamed to `.trash-<random>` in one step, so nobody can publish one that is half deleted.
+renamed to `.trash-<random>` in one step, so a half-deleted one is never published.
 """
 
 import errno
@@ -265,6 +265,6 @@ def sweep(aside: Path, epoch: int) -> None:
 
 
 def discard(path: Path, aside: Path) -> None:
-    """Renames a directory so that it is swept; another process may have done it already."""
+    """Renames a directory so that it is swept; another process may already have done so."""
     with suppress(FileNotFoundError):
         path.rename(aside / f".trash-{uuid.uuid4().hex}")

@@ -28,7 +28,7 @@ from .storage import Storage
 
 _FOUND = StructType([StructField("path", StringType()), StructField("positions", BinaryType())])
 _PLACE = "__pgque_place"
-# How many characters of a key a message has.
+# The maximum number of characters of a key in a message.
 _SHOWN = 100
 # How other writers store what the keys have as text and binary.
 _PLAIN = {
@@ -39,11 +39,11 @@ _PLAIN = {
 
 @dataclass(frozen=True)
 class SearchedFile(ListedFile):
-    """A data file in which rows are looked for.
+    """A data file to search for rows.
 
     Attributes:
-        bounds: for columns of integers and texts, a value that is not greater than any in the file,
-            and one that is not less. A column may be absent.
+        bounds: for columns of integers and texts, a lower and an upper bound of the values in the
+            file. A column may be absent.
     """
 
     bounds: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
@@ -57,7 +57,7 @@ def write_changes(
     deleted: str,
     arrow: pa.Schema | None = None,
 ) -> tuple[list[DataFile], list[DataFile]]:
-    """Writes the rows that stay and, into other files, the keys of all changes.
+    """Writes the rows that are not deleted and, into other files, the keys of all changes.
 
     Args:
         changes: the changes.
@@ -206,7 +206,7 @@ def _read_keys(
 
 
 def comparable(keys: pa.Table) -> pa.Table:
-    """Returns keys that are the same if they are equal, such as -0.0 and 0."""
+    """Returns keys in a form in which equal keys, such as -0.0 and 0, are identical."""
     for place, column in enumerate(keys.schema):
         if pa.types.is_floating(column.type):
             zero = pa.scalar(0, column.type)
@@ -224,7 +224,7 @@ def _matches(
         return
     source = opened(storage, file)
     if not set(names) <= set(source.schema_arrow.names):
-        return  # Its rows have null there.
+        return  # Its rows have null in this column.
     deleted, first = deleted_positions(storage, file), 0
     for group in range(source.num_row_groups):
         facts = source.metadata.row_group(group)
@@ -245,7 +245,7 @@ def _places(rows: pa.Table, wanted: pa.Table) -> np.ndarray:
     found = [pc.is_in(rows[name], value_set=wanted[name]).to_numpy() for name in names]
     places = np.flatnonzero(np.logical_and.reduce(found))
     if len(names) > 1 and places.size:
-        # Each value is in some key; now those that are in the same key.
+        # Each value is in some key. This selects rows whose values are in the same key.
         some = rows.take(places).append_column(_PLACE, pa.array(places))
         joined = some.join(wanted, names, join_type="left semi", use_threads=False)
         places = np.sort(joined[_PLACE].to_numpy())
@@ -268,7 +268,7 @@ def _within(keys: pa.Table, bounds: Mapping[str, tuple[Any, Any]]) -> pa.Table:
 def _bounds(
     group: pq.RowGroupMetaData, stored: pa.Schema, wanted: pa.Schema
 ) -> dict[str, tuple[Any, Any]]:
-    """Returns the least and the greatest value of each key column in a row group, if known."""
+    """Returns the minimum and the maximum of each key column in a row group, if known."""
     columns = (group.column(place) for place in range(group.num_columns))
     by_name = {column.path_in_schema: column for column in columns}
     found: dict[str, tuple[Any, Any]] = {}
@@ -281,7 +281,7 @@ def _bounds(
         if statistics is not None and statistics.has_min_max:
             try:
                 bounds = pa.scalar(statistics.min, kind), pa.scalar(statistics.max, kind)
-            except (ValueError, OverflowError, TypeError):  # Such as a date that Python lacks.
+            except (ValueError, OverflowError, TypeError):  # for example, a date that Python lacks
                 continue
             found[field_.name] = bounds
     return found

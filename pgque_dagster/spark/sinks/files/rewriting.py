@@ -32,10 +32,10 @@ def rewrite_files(
         spark: the session.
         storage: the location of all files.
         groups: the groups.
-        folder: a folder in it that nobody else uses.
+        folder: a folder in it for these files alone.
         schema: the columns of the table.
         arrow: the same for Arrow. A file that lacks a column has null there.
-        change: what happens to the rows before.
+        change: is applied to the rows first.
 
     Returns:
         The file of each group; None if it has no rows.

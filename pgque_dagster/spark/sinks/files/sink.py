@@ -120,7 +120,7 @@ class ParquetSink:
         columns = recorded_columns(directory)
         if columns is None:
             raise InvalidArgument(
-                f"there is no table in {self.location}", "The first batch that is stored makes it."
+                f"there is no table in {self.location}", "The first stored batch creates it."
             )
         files, schema = list(_files(directory)), with_batch_id(columns)
         if batches is None:

@@ -26,17 +26,17 @@ _SCHEMES = frozenset(("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss"))
 _CLIENT_OPTIONS = """
 allow_http allow_invalid_certificates connect_timeout proxy_url timeout user_agent
 """
-# So that an unreachable store causes an error within a minute.
+# Makes an unreachable store cause an error within a minute.
 _RETRIES = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 _BUFFER_BYTES = 2**20
 _SHORTEST_SECRET = 6
 _LONGEST_TEXT = 500
-# Words of stores about credentials and rights.
+# How stores report problems with credentials and rights.
 _REFUSED = re.compile(
     r"\b40[13]\b|Access ?Denied|ACCESS_DENIED|SignatureDoesNotMatch|InvalidAccessKeyId|Forbidden"
     r"|Unauthorized|necessary privileges"
 )
-# Words of libraries, which have one error class, about a store that is unreachable or throttles.
+# How libraries, which have one error class, report a store that is unreachable or throttles.
 _AWAY = re.compile(
     r"Generic \w+ error|error sending request|Connection ?(?:refused|reset|aborted)|timed? ?out"
     r"|SlowDown|\b(?:429|50[0234])\b|ServiceUnavailable|ServerError|No space left"
@@ -174,7 +174,7 @@ class Storage:
             if self.is_url:
                 upload = object_stores().open_writer(self.store(), path)
                 yield pa.PythonFile(_Open(upload), mode="w")
-                # Not after a failure, because closing stores what has been written so far.
+                # Skipped after a failure, because closing stores what has been written so far.
                 upload.close()
                 return
             new = Path(self.location, path)
@@ -327,7 +327,7 @@ class _Open:
         return getattr(self._file, name)
 
     def write(self, content: Any) -> Any:
-        """Writes the content of a buffer, whose kind of bytes obstore may not know."""
+        """Writes the content of a buffer, whose type obstore may not know."""
         return self._file.write(memoryview(content).cast("B"))
 
     def close(self) -> None:
@@ -373,7 +373,7 @@ def way_out(told: str) -> str:
 
 
 def _is_of_storage(error: Exception) -> bool:
-    # A connection that ends is the one to Spark's JVM: obstore has its own errors.
+    # A broken connection is the one to Spark's JVM: obstore has its own errors.
     is_of_files = isinstance(error, OSError) and not isinstance(error, ConnectionError)
     return is_of_files or type(error).__module__.startswith("obstore")
 

@@ -74,7 +74,7 @@ _NEW_TABLE = {
 }
 # The sequence number of the first commit to a table.
 _FIRST = 1
-# How much the clocks of the database and of the table's writers may differ.
+# The maximum difference between the clocks of the database and of the table's writers.
 _CLOCKS = timedelta(hours=1)
 
 
@@ -82,7 +82,7 @@ class IcebergOutput(TableOutput[Table]):
     """The files of an attempt, to be published in an Iceberg table of a catalog.
 
     Attributes:
-        for_state: what was written for the state on which a commit was tried last.
+        for_state: the files written for the state on which a commit was last tried.
     """
 
     for_state: Sequence[str] = ()
@@ -200,7 +200,7 @@ class IcebergOutput(TableOutput[Table]):
             self.version = self._commit_merge(state, change.table_metadata, record)
             return True
         if may_have_rows:
-            # Files that also have other rows, because somebody compacted them, are rewritten.
+            # Files that also have other rows, because they were compacted, are rewritten.
             change.delete(f"{BATCH_ID} = {self.batch.batch_id}", snapshot_properties=record)
         with change.update_snapshot(snapshot_properties=record).merge_append() as append:
             for entry in entries_of(change.table_metadata, self.files):
@@ -246,7 +246,7 @@ class IcebergOutput(TableOutput[Table]):
             self.storage.remove(self.for_state)
 
     def remove_files(self) -> None:
-        """Removes files that nobody will read."""
+        """Removes files that will not be read."""
         super().remove_files()
         self.remove_for_state()
 

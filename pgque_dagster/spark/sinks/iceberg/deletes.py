@@ -1,8 +1,8 @@
 """Reads and writes the files in which an Iceberg table lists deleted rows by position.
 
-A new file has the positions of one data file. It takes the place of earlier files about that data
-file that do not have many more. So a data file has few of them, and a position is written a few
-times at most.
+A new file has the positions of one data file. It replaces earlier files about that data file,
+unless they have many more positions. So a data file has few of them, and a position is written a
+few times at most.
 """
 
 import uuid
@@ -36,7 +36,7 @@ _COLUMNS = pa.schema(
         )
     ]
 )
-# How many files are read and written at once: each is small, and a store takes its time.
+# How many files are read and written at once: each is small, and stores have high latency.
 _AT_ONCE = 16
 # An earlier file stays if it has more than this many times the positions of the new file.
 _MUCH_LARGER = 2
@@ -47,9 +47,9 @@ class ListedDeletes:
     """The deleted rows of a data file.
 
     Attributes:
-        data_file: its path, as the files of deletes have it.
+        data_file: its path, as written in the files of deletes.
         paths: the files of deletes, relative to the table's location.
-        more: further positions, as a serialized bitmap.
+        more: more positions, as a serialized bitmap.
     """
 
     data_file: str
@@ -89,8 +89,8 @@ def write_deletes(
         tasks: all data files of the table, with their files of deletes.
 
     Returns:
-        The new files, and the paths of those that are not needed any more: the ones whose place
-        they take, and data files without rows.
+        The new files, and the paths of unneeded files: those that they replace, and data
+        files without rows.
 
     Raises:
         StorageFailed: if a file cannot be read or written.
@@ -104,7 +104,7 @@ def write_deletes(
             paths = [file.file_path.removeprefix(root) for file in files]
             return ListedDeletes(path, paths).positions(storage)
 
-        # The counts of a file about several data files are of all of them.
+        # A file about several data files only has counts over all of them.
         if len(positions) + sum(file.record_count for file in task.delete_files) >= rows:
             positions = positions | read(task.delete_files)
             if len(positions) >= rows:
@@ -123,7 +123,7 @@ def write_deletes(
 
 
 def without(file: ListedFile, root: str, more: BitMap64) -> ListedFile:
-    """Returns a file without further rows.
+    """Returns a file with more rows deleted.
 
     Args:
         file: the file.

@@ -1,10 +1,10 @@
 """Compacts files of an Iceberg table, and finds files that can no longer be published.
 
 The name of a file has its batch and the epoch of its claim. A file is kept if the batch is open and
-has no later claim: its attempt may still work, or be suspended, and publish it. It is kept if a
-snapshot refers to it that the table still has. The other files belong to attempts that were killed
-or lost their lease, or that were replaced and whose snapshots expired. Time windows and compactions
-have no lease, so only their age protects the files of a running attempt.
+has no later claim: its attempt may still be running, or be suspended, and publish it. It is also
+kept if a snapshot that the table still has refers to it. The other files belong to attempts that
+were killed or lost their lease, or that were replaced and whose snapshots expired. Time windows and
+compactions have no lease, so only their age protects the files of a running attempt.
 """
 
 import json

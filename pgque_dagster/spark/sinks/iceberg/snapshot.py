@@ -1,9 +1,9 @@
 """Commits a snapshot that adds and removes data files and position deletes.
 
-pyiceberg writes no position deletes, so its public parts are put together here. The commit demands
-that the branch `main` is still at the snapshot that was read. Files that stay are not read or
-written again: only the manifests that list a removed file are written again, and small manifests
-when there are many.
+pyiceberg does not write position deletes, so this module combines its public parts. The commit
+demands that the branch `main` is still at the snapshot that was read. Files that stay are not read
+or rewritten: only manifests that list a removed file are rewritten, and small manifests when there
+are many.
 """
 
 import uuid
@@ -55,10 +55,10 @@ from ....client.errors import InvalidArgument
 # The format version whose tables can be written: pyiceberg cannot write newer ones.
 _VERSION: Literal[2] = 2
 _CODEC: Literal["deflate"] = "deflate"
-# Manifests below this size are united once there are so many.
+# Manifests below this size are united once there are this many.
 _SMALL_MANIFEST_BYTES = 4 * 2**20
 _SMALL_MANIFESTS = 20
-# The property that tells whether commits delete metadata files that are no longer listed.
+# The property that says whether commits delete metadata files that are no longer listed.
 DELETES_OLD = "write.metadata.delete-after-commit.enabled"
 # The column of positions' files that names the data file.
 PATH_ID = 2147483546
@@ -136,7 +136,7 @@ class _Snapshot:
         ) as to:
             to.add_manifests([*written, *manifests])
         entries = [entry for each in rewritten.values() for entry in each]
-        # By the names in the format, under which pyiceberg's classes declare them.
+        # With the names in the format, under which pyiceberg's classes declare them.
         snapshot = {
             "snapshot-id": self.id,
             "parent-snapshot-id": parent_id,
@@ -230,7 +230,7 @@ class _Snapshot:
                 changed.add_file(entry.data_file, schema)
             elif entry.status == ManifestEntryStatus.DELETED:
                 changed.remove_file(entry.data_file, schema)
-        # pyiceberg does not count for the operation REPLACE.
+        # pyiceberg does not count rows for the operation REPLACE.
         counted = update_snapshot_summaries(
             Summary(Operation.OVERWRITE, **changed.build()),
             self._parent.summary if self._parent else None,

@@ -1,4 +1,4 @@
-"""The files of an Iceberg table as its readers take them, and which tables they can read."""
+"""The files of an Iceberg table in the form that readers need, and which tables they can read."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -58,7 +58,7 @@ def planned(table: Table, snapshot_id: int | None = None) -> list[FileScanTask]:
 
 
 def searched(table: Table, tasks: Iterable[FileScanTask]) -> list[SearchedFile]:
-    """Returns data files of a table in the form that its readers take."""
+    """Returns data files of a table in the form that readers need."""
     root = root_of(table)
     fields = [x for x in table.schema().fields if isinstance(x.field_type, _BOUNDED)]
 
@@ -124,7 +124,7 @@ def foreign_types(table: Table) -> list[str]:
 def why_unreadable(
     table: Table, tasks: Sequence[FileScanTask], snapshot_id: int | None = None
 ) -> str | None:
-    """Returns what a reader of only the files of a snapshot would read wrongly, or None.
+    """Returns what a reader that only knows the files of a snapshot would misread, or None.
 
     The names of columns count since a commit replaced all files, if the table has that commit.
     """
@@ -135,7 +135,7 @@ def why_unreadable(
     kinds = {file.file_format for task in tasks for file in task.delete_files}
     if other := kinds - {FileFormat.PARQUET}:
         return f"deleted rows listed in files of the format {other.pop().value}"
-    # In older files, these have another name, or another column has their name.
+    # In older files, these columns have another name, or another column has their name.
     now = _ids(table.schema())
     names = {number: name for name, number in now.items()}
     since, last, _ = (-1, -1, 0) if is_set_back(table, snapshot_id) else _since(table)
@@ -155,8 +155,8 @@ def why_unreadable(
 def files_since(state: Table, wanted: TableMetadata) -> dict[str, str]:
     """Returns the property to set with a commit that replaces all files.
 
-    It has the commit's schema, the newest schema, because earlier ones are used again, and the
-    number of the commit.
+    It has the commit's schema, the newest schema (because earlier schemas are reused) and
+    the commit's number.
     """
     found = wanted.current_schema_id, max(x.schema_id for x in wanted.schemas)
     return {FILES_SINCE: ",".join(map(str, (*found, state.metadata.next_sequence_number())))}
@@ -165,7 +165,7 @@ def files_since(state: Table, wanted: TableMetadata) -> dict[str, str]:
 def is_set_back(table: Table, snapshot_id: int | None = None) -> bool:
     """Returns whether a snapshot, by default the current one, was before all files were replaced.
 
-    The current one is if somebody set the table back.
+    The current one is, if the table was set back.
     """
     found = table.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
     snapshot, (_, _, commit) = found or table.current_snapshot(), _since(table)

@@ -118,7 +118,7 @@ def fit(
     """
     table = target.as_string(connection)
     with connection.transaction():
-        # So that types are named with their schema.
+        # Makes types print with their schema.
         connection.execute("set local search_path to pg_catalog")
         rows = connection.execute(sql.SQL(_QUERY).format(table)).fetchall()
     targets = {name: _TableColumn(*rest) for name, *rest in rows}

@@ -127,7 +127,7 @@ class Merge:
             sql.SQL(", ").join(values), stage, written_by(txids)
         )
         if sums:
-            # By the expressions, because a name would mean the staged column.
+            # Uses the expressions, because a name would mean the staged column.
             return rows + sql.SQL(" group by {}").format(sql.SQL(", ").join(key.values()))
         return rows
 
