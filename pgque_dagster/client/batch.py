@@ -74,7 +74,7 @@ def ack(lease: Lease) -> Call[None]:
 
 
 def release(batch_id: int, owner: str, epoch: int) -> Call[None]:
-    """Releases a lease. The batch stays open, and anybody can claim it at once."""
+    """Releases a lease. The batch stays open, and any worker can claim it at once."""
     return Call("select pgque.release_batch(%s, %s, %s)", (batch_id, owner, epoch), nothing)
 
 
@@ -97,7 +97,7 @@ def hold(batch_id: int, epoch: int, reason: str) -> Call[None]:
 
 
 def note_failing(batch_id: int, epoch: int | None, reason: str) -> Call[None]:
-    """Records why an open batch fails that is retried until it succeeds."""
+    """Records why an open batch fails, while it is retried until it succeeds."""
     return Call("select pgque.hold_batch(%s, %s, %s, true)", (batch_id, epoch, reason), nothing)
 
 
@@ -252,7 +252,7 @@ class _Claimed(ReadBatch):
         return plans.read_plan(self.batch_id, max_slices)
 
     def history_call(self, max_events: int) -> Call[History] | None:
-        """Returns the call that tells how the consumer fared before. For readers, not for users."""
+        """Returns the call for the handling of earlier events. For readers, not for users."""
         return finished_before(self.batch_id, max_events)
 
     def before_ack(self, step: Callable[[Any], object]) -> None:
@@ -304,7 +304,7 @@ class _Claimed(ReadBatch):
 
     @operation
     def release(self) -> Call[None]:
-        """Releases the lease. The batch stays open, and anybody can claim it at once."""
+        """Releases the lease. The batch stays open, and any worker can claim it at once."""
         return release(self.batch_id, self.lease.owner, self.lease.epoch)
 
 
@@ -342,7 +342,7 @@ class AsyncBatch(_Claimed, AsyncFace):
 
 
 def ack_empty(batch: Batch) -> None:
-    """Acks a batch without events that nobody stores, so that replicas know they miss nothing."""
+    """Acks an empty batch that is not stored, so that replicas know that they miss nothing."""
     if batch.slot is None:
         lease = batch.lease
         values = (batch.queue, batch.consumer, lease.tick_id, lease.prev_tick_id)

@@ -129,7 +129,7 @@ class MalformedPayload(PgqueError):
 class CallRefused(PgqueError):
     """The state of the queue, the consumer or the database does not allow the call.
 
-    The message says why, and the SQLSTATE of `__cause__` tells the reasons apart.
+    The message says why, and the SQLSTATE of `__cause__` distinguishes the reasons.
     """
 
 
@@ -345,7 +345,7 @@ def is_refusal(error: BaseException | None) -> bool:
 
 
 def _is_about_connection(sqlstate: str | None) -> bool:
-    """Tells connection errors from other operational errors, such as lock time-outs."""
+    """Distinguishes connection errors from other operational errors, such as lock timeouts."""
     return sqlstate is None or sqlstate.startswith(("08", "28", "3D", "53300", "57P"))
 
 
@@ -364,7 +364,7 @@ def translated() -> Iterator[None]:
 
 @contextmanager
 def prefixed(prefix: str) -> Iterator[None]:
-    """Puts a prefix before the errors of this package in the block; it says where they occurred."""
+    """Prefixes this package's errors in the block with where they occurred."""
     try:
         yield
     except PgqueError as error:

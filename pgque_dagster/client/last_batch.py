@@ -2,12 +2,12 @@
 
 The row names the ticks of the batch, with their fingerprints. So the next batch is applied only if
 it begins where the last one ended. If either database lost its last transactions, or the consumer
-was moved, the two do not meet, and nothing is applied until somebody decides what to do.
+was moved, the two do not match, and nothing is applied until an operator decides what to do.
 
 The lock on the row makes attempts at a batch wait for each other. So if a suspended process resumes
 after another one took over, it finds that the batch is applied.
 
-The first session that connects takes over a row that 0.3.0 wrote into a table of its own.
+The first session that connects takes over a row that 0.3.0 wrote into a separate table.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ class Span:
     """A batch, and the ticks between which it lies.
 
     Attributes:
-        incarnation: that the queue's database had.
+        incarnation: the incarnation of the queue's database.
         prev_fingerprint: distinguishes the tick before the batch from others of the same number.
         fingerprint: does the same for the tick that ends it.
     """
@@ -133,7 +133,7 @@ class LastBatch:
         with needing(connection, _RIGHTS, self._table.as_string(connection), PURPOSE):
             connection.execute(sql.SQL("explain {}").format(self._writing(Applied())))
             connection.execute(sql.SQL("explain {}").format(insert))
-            # Only then, because an insert waits for a transaction that changes the row.
+            # Only if it is missing, because an insert waits for a transaction that changes the row.
             if self._find() is None:
                 connection.execute(insert)
         if self._has_table(_EARLIER):
@@ -251,7 +251,7 @@ class LastBatch:
         if found.is_(batch):
             return found
         if not found.precedes(batch):
-            # A suspended attempt resumed after others took over; nobody has to fix that.
+            # A suspended attempt resumed after another one took over. This needs no fix.
             check_lease()
             raise self._out_of_step(batch, found)
         return None
@@ -339,8 +339,8 @@ class LastBatch:
             f"the replicas of {self._name} in database {self._db.info.dbname} are from another "
             f"incarnation of the queue's database, {found.incarnation}; this one is "
             f"{batch.incarnation}",
-            "It was restored or failed over, or is another one. If this one goes on, and the other "
-            f"one does not, run in the target: update {self._table.as_string(self._db)} set "
+            "It was restored or failed over, or is another one. If this one continues and the "
+            f"other does not, run in the target: update {self._table.as_string(self._db)} set "
             f"incarnation = '{batch.incarnation}' where {self._where.as_string(self._db)}; "
             "the tables are copied again.",
         )
@@ -356,7 +356,7 @@ class LastBatch:
                 f"(incarnation {batch.incarnation}; it was {found.incarnation}). "
             )
         elif found.tick_id == batch.prev_tick_id:
-            cause = "The tick of that number is another one now. "
+            cause = "The tick with that number is a different one now. "
         elif (found.tick_id or 0) < batch.prev_tick_id:
             cause = (
                 "The target lost its last transactions, or another process acked batches of this "

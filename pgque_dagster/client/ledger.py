@@ -45,8 +45,8 @@ class Ledger:
         schema: the table's schema; None for the first schema of the connection's search_path.
         sink: the name of the effect's target.
         note: is called with the identity of each row found or written. It refuses a row that
-            it has seen before: then the attempt has two effects of one name, and would lose the
-            second one.
+            it has seen before, because the attempt then has two effects of one name, and would
+            lose the second one.
     """
 
     def __init__(self, schema: str | None, sink: str, note: Callable[[str], None]) -> None:
@@ -107,7 +107,7 @@ class Ledger:
 def prepare_ledger(
     connection: Connection, schema: str | None, rights: str, *, for_consumers: bool = False
 ) -> None:
-    """Creates the table, or the columns for consumers that 0.3.0 made it without, if missing.
+    """Creates the table, or its columns for consumers, which 0.3.0 did not create, if missing.
 
     Args:
         connection: a connection outside a transaction.

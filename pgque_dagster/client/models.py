@@ -68,10 +68,10 @@ class Message:
 
 @dataclass(frozen=True)
 class ConsumingAsset:
-    """The assets to which a consumer belongs. What is None or empty is unknown.
+    """The assets to which a consumer belongs. Empty and None fields are unknown.
 
     Attributes:
-        deployment: the name of the deployment that has them.
+        deployment: the name of their deployment.
         location: their location in it.
         assets: their names, sorted.
     """

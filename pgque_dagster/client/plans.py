@@ -51,7 +51,7 @@ def where(slices: Iterable[Slice], condition: sql.Composable) -> tuple[Slice, ..
 
 
 def of_table(slices: Iterable[Slice], table: str) -> tuple[Slice, ...]:
-    """Returns slices with only those events of others that are the changes of a captured table."""
+    """Returns slices with only the changes of a captured table."""
     return where(slices, sql.SQL("ev_extra1 = {}").format(table))
 
 

@@ -129,7 +129,7 @@ class AddonQueue:
     Attributes:
         kind: what it is, such as `serial queue (qgres)`.
         short: the same for a table, such as `serial (SP)`.
-        log: the queue of events that logs it, or would; None if nothing can.
+        log: the queue of events that logs it, or would log it; None if it cannot be logged.
         depth: how many messages are not finished; None if this is unknown.
         dead_letters: how many messages are dead letters; None if it has none.
     """

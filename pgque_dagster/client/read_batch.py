@@ -81,7 +81,7 @@ class ReadBatch(ABC):
     earlier attempts. A vector (`sharded_claim.py`) is one attempt at its members, with its own id.
 
     Attributes:
-        session: of the database; None for several.
+        session: a session of the database; None for several databases.
         queue: the queue's name.
         consumer: the consumer's name.
         slot: the slot and the number of slots, such as 3/8, of a partitioned consumer; else None.
@@ -263,7 +263,7 @@ class ReadBatch(ABC):
 
     @abstractmethod
     def history_call(self, max_events: int) -> Call[History] | None:
-        """Returns the call that tells how the consumer fared before; None without a consumer.
+        """Returns the call for how the consumer handled earlier events; None without a consumer.
 
         For readers, not for users.
         """

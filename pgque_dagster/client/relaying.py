@@ -1,4 +1,4 @@
-"""Runs a relay until it is stopped, and goes on after temporary errors."""
+"""Runs a relay until it is stopped, and continues after temporary errors."""
 
 import logging
 import threading
@@ -15,15 +15,15 @@ logger = logging.getLogger("pgque_dagster.client.relay")
 
 _TAKE = "select pg_try_advisory_lock(hashtextextended('pgque relaying ' || %s, 0))"
 _PAUSE = 0.05
-# How often it looks whether somebody waits for the slot, which reads all locks.
+# How often it checks whether a session waits for the slot. The check reads all locks.
 _LOOK_SECONDS = 0.5
 
 
 class Relaying:
     """Moves changes into a queue as they are committed.
 
-    Others who make a tick, for example to compare a replica, use the slot in between. A second one
-    waits until the first ends.
+    Other sessions that make a tick, for example to compare a replica, use the slot in between. A
+    second relay waits until the first one ends.
 
     Args:
         url: the database.
@@ -56,7 +56,7 @@ class Relaying:
                     yield from self._share(relay)
 
     def _share(self, relay: Relay) -> Iterator[None]:
-        """Moves changes until somebody else wants to."""
+        """Moves changes until another session wants to."""
         looks = monotonic() + _LOOK_SECONDS
         while not self._stopped.is_set():
             if monotonic() > looks:

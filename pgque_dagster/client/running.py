@@ -120,7 +120,7 @@ class Ticker:
             next_maint = next_tick
             while not self._stopped.is_set():
                 client.ticker()
-                # While there is more to do, such as further retries, it ticks in between.
+                # While there is more to do, such as more retries, it ticks in between.
                 if time.monotonic() >= next_maint and client.maint() == 0:
                     next_maint = time.monotonic() + _MAINT_SECONDS
                 yield

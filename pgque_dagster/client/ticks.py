@@ -96,5 +96,5 @@ def next_tick(
 
 
 def tick_fingerprint(queue: str, tick_id: int) -> Call[str | None]:
-    """Returns the fingerprint that tells a tick from others of its number; None without a tick."""
+    """Returns the fingerprint that distinguishes a tick from others with its number, or None."""
     return Call("select pgque.tick_fingerprint(%s, %s)", (queue, tick_id), first)

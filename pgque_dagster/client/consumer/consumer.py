@@ -331,7 +331,7 @@ class Consumer:
         if self._target is not None:
             with translated(), refusing(name):
                 self._target.apply(client, batch, failed, apply)
-            # Only now: the target has the batch, from this attempt or an earlier one.
+            # Not earlier: now the target has the batch, from this attempt or an earlier one.
             self._finish(batch, failed)
         elif self._apply is not None:
             with translated(), refusing(name):

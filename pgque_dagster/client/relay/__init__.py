@@ -1,1 +1,1 @@
-"""Relays: changes of tables go from the WAL into a queue, as if writers had sent them."""
+"""Relays: they move table changes from the WAL into a queue, as if writers had sent them."""

@@ -1,7 +1,7 @@
-"""Changes in pgoutput's messages, as rows for COPY into an event table.
+"""Turns the changes in pgoutput's messages into rows for COPY into an event table.
 
 The events are those of `pgque.capture`. Each has the id and the time of the transaction that made
-the change. The messages of a transaction come together, in the order of the commits.
+the change. The messages of a transaction arrive together, and transactions in commit order.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from functools import cached_property
 from json.encoder import encode_basestring as quoted
 from struct import Struct
 
-# How the JSON of events has the text that PostgreSQL prints. All other values are texts.
+# How the JSON of events contains the text that PostgreSQL prints. All other values are strings.
 _JSON: Mapping[str, Callable[[str], str]] = {
     **dict.fromkeys(("int2out", "int4out", "int8out"), str),
     "boolout": lambda text: "true" if text == "t" else "false",
@@ -39,7 +39,7 @@ class Relation:
     Attributes:
         table: the name in events.
         columns: the names of its columns.
-        outputs: the functions that print them.
+        outputs: the functions that print their values.
         key: the numbers of the columns in the key.
         is_partition: whether its changes count for another table.
     """
@@ -52,7 +52,7 @@ class Relation:
 
     @cached_property
     def parts(self) -> list[tuple[str, Callable[[str], str]]]:
-        """What a row's JSON has before each value, and how the value is printed."""
+        """The JSON before each value of a row, and how the value is printed."""
         begins = ["{", *[","] * (len(self.columns) - 1)]
         names = [f"{x}{quoted(name)}:" for x, name in zip(begins, self.columns, strict=True)]
         return list(zip(names, [_JSON.get(each, quoted) for each in self.outputs], strict=True))
@@ -66,7 +66,7 @@ class Relation:
 
 @dataclass
 class Lacking:
-    """A new row without long values that did not change, which the WAL does not have.
+    """A new row without its unchanged long values, which are not in the WAL.
 
     Attributes:
         row: its number among the rows for COPY.
@@ -87,14 +87,14 @@ class Changes:
     """Collects the changes of transactions.
 
     Args:
-        find: finds the relation of a message about one: its oid and its columns.
-        columns: those of relations, by oid, because the stream tells them only if they change.
-        next_id: a transaction id that is recent, with its epoch.
+        find: finds the relation of a relation message, by its oid and columns.
+        columns: the columns of relations, by oid. The stream only sends them if they change.
+        next_id: a recent transaction id, with its epoch.
 
     Attributes:
-        rows: what was collected, as `take` returns it.
+        rows: the collected rows for COPY.
         lacking: the rows that lack values.
-        count: how many events there were.
+        count: how many events were collected.
         end: where the last transaction ends in the WAL.
     """
 
@@ -118,7 +118,7 @@ class Changes:
         }
 
     def take(self, message: bytes) -> None:
-        """Collects what a message says."""
+        """Collects the change in a message."""
         kind = message[0]
         if take := self._takes.get(kind):
             self.size += len(message)
@@ -136,11 +136,11 @@ class Changes:
             self._relations.pop(oid, None)
 
     def empty(self) -> None:
-        """Forgets what was collected."""
+        """Discards the collected rows."""
         self.rows, self.lacking, self.size = [], [], 0
 
     def request_copy(self, lacking: Lacking) -> None:
-        """Has a table copied that has a row whose missing values nobody knows."""
+        """Requests a copy of a table if the missing values of a row are unknown."""
         time, transaction, *_ = self.rows[lacking.row].split("\t")
         table = lacking.relation.escaped
         self.rows.append(f"{time}\t{transaction}\tcopy\t{{}}\t{table}\n")
@@ -167,7 +167,7 @@ class Changes:
             old, _, at = _row(message, at + 1)
         values, missing, _ = _row(message, at + 1)
         if old is not None:
-            # It has those of the key, and all with the replica identity FULL.
+            # It has the key columns, and with the replica identity FULL all columns.
             for number in missing:
                 values[number] = old[number]
             missing = tuple(number for number in missing if values[number] is None)
@@ -195,7 +195,7 @@ class Changes:
         count, _ = _TRUNCATE.unpack_from(message, 1)
         for number in range(count):
             relation = self._relation(message, 6 + 4 * number)
-            # Of which partitions there were, the WAL says nothing.
+            # The WAL does not say which partitions existed.
             self._add("copy" if relation.is_partition else "truncate", relation, "{}")
 
     def _relation(self, message: bytes, at: int) -> Relation:
@@ -217,7 +217,7 @@ def _columns(message: bytes) -> tuple[Column, ...]:
 
 
 def _row(message: bytes, at: int) -> tuple[list[str | None], tuple[int, ...], int]:
-    """Returns the values at a place of a message, which are missing, and where they end."""
+    """Returns the values at an offset of a message, which are missing, and where they end."""
     count, at = int.from_bytes(message[at : at + 2]), at + 2
     values: list[str | None] = []
     missing: list[int] = []
@@ -244,5 +244,5 @@ def _json(relation: Relation, values: list[str | None]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Returns a text as COPY reads it. JSON has no line breaks or tabs."""
+    """Returns a text in COPY's text format. JSON has no line breaks or tabs."""
     return text.replace("\\", "\\\\") if "\\" in text else text

@@ -1,18 +1,19 @@
-"""A relay: it moves the changes that a slot has into a queue, in one transaction with its position.
+"""A relay moves the changes of a slot into a queue, in one transaction with its position.
 
 A tick of the queue has a snapshot. All transactions that the snapshot sees had committed before, so
 the WAL has them up to a position that is read after it. The transaction with that snapshot inserts
-what the slot has up to there, and the tick. An event has the id of the transaction that made the
-change. So the events up to a tick are those of the transactions that its snapshot sees, as with
-triggers. Whoever makes a tick relays first; a lock lets one at a time.
+the changes of the slot up to that position, and the tick. An event has the id of the
+transaction that made the change. So the events up to a tick are those of the transactions that its
+snapshot sees, as with triggers. A session that makes a tick relays first; a lock admits one at a
+time.
 
-The slot forgets what is before a position once a later one was streamed. If the server streams only
-what standbys have (`synchronized_standby_slots`), their slot is not ahead of their queue.
+The slot discards changes before a position once a later position was streamed. If the server only
+streams what standbys have (`synchronized_standby_slots`), their slot is not ahead of their queue.
 
 The WAL lacks long values that an update did not change. They are read in the snapshot of the
-transaction that inserts the event, or in a later one if that does not see the update. If the value
-has changed since, a later event has it that also comes before the next tick, and only the last
-event of a key before a tick counts.
+transaction that inserts the event, or in a later one if that snapshot does not see the update. If
+the value has changed since, a later event before the next tick has it, and only the last event of a
+key before a tick counts.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -29,10 +30,10 @@ from ..rights import Connection
 from .changes import Changes, Column, Lacking, Relation
 from .stream import Stream, lsn, session
 
-# About as many changes are inserted in one transaction. It ends with one of the source.
+# About this many changes are inserted in one transaction, which ends with a source transaction.
 _CHANGES = 200_000
 _ROWS, _BYTES = 5_000, 2**22
-# So much WAL without changes is held.
+# This much WAL without changes is held.
 _HELD = 2**24
 _PAUSE = 0.01
 _STATE = """
@@ -61,7 +62,7 @@ select array(select format_type(a.atttypid, a.atttypmod)
              join pg_attribute a on a.attrelid = %s::regclass and a.attname = k.name
              order by number)
 """
-# The catalog as the snapshot shows it, and as it is.
+# The catalog in the snapshot, and the current one.
 _IS_SAME = """
 select bool_and(c.relfilenode = coalesce(pg_relation_filenode(c.oid), 0))
 from pgque.capture_relations(%s::regclass) r join pg_class c on c.oid = r
@@ -70,7 +71,7 @@ from pgque.capture_relations(%s::regclass) r join pg_class c on c.oid = r
 
 @dataclass(frozen=True)
 class _State:
-    """Where a relay stands, and the snapshot of the transaction that goes on."""
+    """The position of a relay, and the snapshot of its current transaction."""
 
     publication: str
     slot: str
@@ -84,7 +85,7 @@ class _State:
     event_table: str
 
     def sees(self, transaction: int) -> bool:
-        """Returns whether a transaction that has committed is in the snapshot."""
+        """Returns whether a committed transaction is in the snapshot."""
         first, end, running = self.snapshot.split(":")
         if transaction >= int(end):
             return False
@@ -98,7 +99,7 @@ class Moved:
     Attributes:
         events: how many events it inserted.
         tick_id: the tick that it made; None if it made none.
-        is_complete: whether the queue has all that its snapshot sees.
+        is_complete: whether the queue has all changes that its snapshot sees.
     """
 
     events: int
@@ -112,9 +113,9 @@ class Relay:
     Args:
         url: the database.
         queue: the queue.
-        writer: inserts.
-        helper: does what the transaction of the writer cannot.
-        streaming: has the lock, and streams.
+        writer: inserts events.
+        helper: runs statements that cannot run in the writer's transaction.
+        streaming: holds the lock, and streams.
     """
 
     def __init__(
@@ -133,20 +134,20 @@ class Relay:
         """Opens the connections of a relay. While the block runs, no other relay moves changes."""
         streaming = make_conninfo(url, replication="database")
         with session(url) as writer, session(url) as helper, session(streaming) as stream:
-            # If this process stands still, the server ends this session, and with it the lock.
+            # If this process stalls, the server ends this session, and with it the lock.
             stream.execute(_LOCK.format(queue))
-            # What the slot forgets must be durable in the queue.
+            # The queue must durably have the changes that the slot discards.
             writer.execute("set synchronous_commit = on")
             helper.execute("set synchronous_commit = local")
             yield Relay(url, queue, writer, helper, stream)
 
     def is_wanted(self) -> bool:
-        """Returns whether somebody else waits to move changes."""
+        """Returns whether another session waits to move changes."""
         ((is_wanted,),) = self._helper.execute(_WANTED, (self._queue,)).fetchall()
         return bool(is_wanted)
 
     def tick(self, within: Callable[[Connection], object] = lambda connection: None) -> int:
-        """Moves all that has been committed, and makes a tick.
+        """Moves all committed changes, and makes a tick.
 
         Args:
             within: is called with the tick's transaction before it commits.
@@ -163,7 +164,7 @@ class Relay:
         tick: bool = False,
         within: Callable[[Connection], object] = lambda connection: None,
     ) -> Moved:
-        """Moves changes that have been committed: all of them if it makes a tick.
+        """Moves committed changes: all of them if it makes a tick.
 
         Args:
             tick: whether it makes a tick that is not due.
@@ -173,9 +174,9 @@ class Relay:
             self._writer.execute("set transaction isolation level repeatable read")
             state = self._state()
             if state.position != self._position:
-                raise ConnectionFailed("another relay went on, because this one stood still")
+                raise ConnectionFailed("another relay took over, because this one stalled")
             if state.flushed < state.wal:
-                # Only what is on the disk is streamed. A commit writes it.
+                # The server only streams WAL that is on disk. A commit flushes it.
                 self._helper.execute("select pg_logical_emit_message(true, 'pgque', '')")
             changes, is_complete = self._insert(state, None if tick else _CHANGES)
             self._stream.confirm(state.position)
@@ -201,13 +202,13 @@ class Relay:
         if state.problem is not None:
             raise InvalidArgument(
                 f"queue {self._queue} lacks changes: {state.problem}",
-                f"Run `pgque relay {self._queue} --drop` and begin again: then its tables are "
+                f"Run `pgque relay {self._queue} --drop` and start it again: then its tables are "
                 "copied again.",
             )
         return state
 
     def _insert(self, state: _State, limit: int | None) -> tuple[Changes, bool]:
-        """Inserts what the slot has. Returns it without rows, and whether that is all."""
+        """Inserts the slot's changes. Returns them without rows, and whether these are all."""
         changes = Changes(self._find, self._columns, state.next_id)
         for message in self._stream.until(state.wal):
             changes.take(message)
@@ -261,7 +262,7 @@ class Relay:
         ((table, key, is_partition, outputs),) = self._writer.execute(_RELATION, values).fetchall()
         names = [each.name for each in columns]
         numbers = [names.index(each) for each in key or () if each in names]
-        # A table that was dropped has no name. Nobody replicates it.
+        # A dropped table has no name, and no replica.
         return Relation(table or f"dropped.{oid}", names, outputs, numbers, is_partition)
 
 
@@ -273,13 +274,13 @@ def _complete(changes: Changes, lacking: Sequence[Lacking], connection: Connecti
     except psycopg.Error as error:
         if passes(error) and not isinstance(error, psycopg.errors.InsufficientPrivilege):
             raise
-        # For example, the table has been altered since. A copy says which right is missing.
+        # For example, the table was altered since, or a right is missing, which a copy reports.
         found = None
     for number, each in enumerate(lacking, 1):
         if found is None:
             changes.request_copy(each)
         else:
-            # A row that is not there was deleted since.
+            # A missing row was deleted since.
             changes.complete(each, found.get(number, {}))
 
 

@@ -1,4 +1,4 @@
-"""Begins and ends the capture of a queue's tables from the WAL."""
+"""Starts and ends the capture of a queue's tables from the WAL."""
 
 import psycopg
 from psycopg import sql
@@ -23,23 +23,23 @@ def is_relayed(connection: Connection, queue: str) -> bool:
 
 
 def begin_relay(url: str, queue: str) -> None:
-    """Has the tables of a queue captured from the WAL from now on. It may be repeated.
+    """Starts capturing the tables of a queue from the WAL. It may be repeated.
 
     Raises:
-        InvalidArgument: if tables are captured by triggers, or the server's WAL has no changes.
+        InvalidArgument: if tables are captured by triggers, or the server's WAL lacks changes.
         PermissionDenied: if the role may not create a slot or a publication.
     """
     with connect(url) as db, translated():
         ((level, encoding),) = db.execute(_LEVEL).fetchall()
         if level != "logical":
             raise InvalidArgument(
-                f"the server's wal_level is {level}, so its WAL does not tell changes",
+                f"the server's wal_level is {level}, so its WAL does not contain changes",
                 "Run: alter system set wal_level = logical; and restart the server.",
             )
         if encoding == "SQL_ASCII":
             raise InvalidArgument(
                 f"the encoding of database {db.info.dbname} is SQL_ASCII, so its WAL may have "
-                "texts that nobody can read",
+                "text that cannot be read",
                 "Capture its tables by triggers.",
             )
         if not (is_begun := is_relayed(db, queue)):
@@ -47,7 +47,7 @@ def begin_relay(url: str, queue: str) -> None:
             if found := [name for (name,) in db.execute(query, (queue,))]:
                 raise InvalidArgument(
                     f"triggers capture tables into queue {queue}: {', '.join(found)}",
-                    f"End that before: pgque uncapture {found[0]} {queue}",
+                    f"End their capture first: pgque uncapture {found[0]} {queue}",
                 )
         with translated_with_role(db, _SET):
             ((publication, slot),) = db.execute(_SET, (queue,)).fetchall()
@@ -83,7 +83,7 @@ def _create(db: Connection, queue: str, publication: str, slot: str) -> None:
 
 
 def end_relay(url: str, queue: str) -> None:
-    """Ends that, and drops the slot and the publication. Tables are no longer captured.
+    """Ends the capture from the WAL, and drops the slot and the publication.
 
     Raises:
         InvalidArgument: if the tables are not captured from the WAL.
@@ -94,7 +94,7 @@ def end_relay(url: str, queue: str) -> None:
         if not found:
             raise InvalidArgument(f"the tables of queue {queue} are not captured from the WAL")
         ((publication, slot),) = found
-        # The server refuses it while a relay runs.
+        # The server refuses this while a relay runs.
         db.execute(_NO_SLOT, (slot,))
         db.execute(sql.SQL("drop publication if exists {}").format(sql.Identifier(publication)))
         db.execute("select pgque.set_relay(%s, true)", (queue,))

@@ -14,7 +14,7 @@ from ..connection import connect
 from ..errors import ConnectionFailed, translated
 from ..rights import Connection
 
-# As triggers print values, and without the time limits of the role or the database.
+# Makes values print as in triggers, and overrides the time limits of the role and the database.
 _SETTINGS = """
 select pgque.capture_settings()
 union all
@@ -84,12 +84,12 @@ class Stream:
                     return
 
     def confirm(self, position: int) -> None:
-        """Lets the server forget what is before a position."""
+        """Allows the server to discard changes before a position."""
         self._confirmed = position
         self._report(asks=False)
 
     def _next(self) -> bytes:
-        """Returns the next message of the plugin, or the answer how far the server is."""
+        """Returns the next message of the plugin, or how far the server has read."""
         asked = False
         while True:
             size, data = self._server.get_copy_data(1)

@@ -193,7 +193,7 @@ def test_a_relay_that_stood_still_does_not_repeat_what_another_moved(source: Sou
         # As wal_sender_timeout does.
         source.db.execute(_ACTIVE)
         source.tick()
-        with pytest.raises(ConnectionFailed, match="stood still"):
+        with pytest.raises(ConnectionFailed, match="this one stalled"):
             old.tick()
     source.tick()
     assert kinds(source) == ["insert"]
