@@ -146,7 +146,7 @@ def _wait(url: str, last: int) -> None:
             if time.monotonic() - start > _PATIENCE:
                 raise TimeoutError("the backlog is not drained")
             time.sleep(0.2)
-    # So that the run records its end.
+    # Lets the run record its end.
     time.sleep(5)
 
 

@@ -221,7 +221,7 @@ def _latencies(
                 memory[part] = max(memory[part], megabytes)
             if number >= warm_up:
                 seconds += taken
-            # So that events come at any time between two evaluations of the sensor.
+            # Makes events come at any time between two evaluations of the sensor.
             time.sleep(random.uniform(0, pause))
         parts = _parts(home, sent[warm_up:], seconds) if consumers == 1 else {}
     return [

@@ -84,7 +84,7 @@ class Claims:
                 batch.release()
 
     def ack_stored(self) -> Generator[StepResult, None, bool]:
-        """Acks batches that an earlier run stored. Removes them, and refused ones, from `found`.
+        """Acks batches that an earlier run stored. Removes these and refused ones from `found`.
 
         Yields:
             The materialization of each vector that an earlier run stored and did not record.
@@ -104,7 +104,7 @@ class Claims:
         vectors = {vector for _, vector in stored.values()}
         key, instance = self.context.asset_key, self.context.instance
         newest = instance.fetch_materializations(key, limit=100).records
-        # Before the acks, because no run would record it after them.
+        # Recorded before the acks, because no run would do it after them.
         for vector in vectors.difference(map(batch_of, newest)):
             yield dg.AssetMaterialization(key, metadata={BATCH_ID: str(vector)})
         for shard, (batch, vector) in stored.items():
@@ -234,7 +234,7 @@ def _of_any(
     consumption: Consumption,
     claim: Callable[[Holder], Batch | None],
 ) -> Batch | None:
-    """Claims for a slot without a live lease, starting with those that have an open batch."""
+    """Claims for a slot without a live lease, first for slots that have an open batch."""
     free = [each for each in slots if not each.is_live]
     if not free:
         raise BatchLeased(

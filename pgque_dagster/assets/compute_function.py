@@ -28,10 +28,10 @@ def make_step(
     Args:
         compute_fn: takes a `SparkBatch` named `batch`, and optionally `context`, resources and
             upstream assets.
-        databases: whose resources the step needs.
+        databases: the databases whose resources the step needs.
         work: runs the step. It gets the context, the resources by database, pyspark, and a
             function that calls `compute_fn` with a batch.
-        required: keys of further resources that the step needs.
+        required: keys of additional resources that the step needs.
 
     Raises:
         DagsterInvalidDefinitionError: if `compute_fn` takes no batch, or is `async`.

@@ -167,7 +167,7 @@ def pgque_asset(
                 options.setdefault("dagster_type", consumption.returns_scalar)
         claim: Callable[..., Claims] = claim_batches
         if partitions_def is not None:
-            # From this, sensors and checks learn who owns a consumer.
+            # Sensors and checks read from this who owns a consumer.
             del options["metadata"][CONSUMER]
             claim = partial(open_windows, partitions_def, leave_out_failed)
         work = partial(consume, consumption, claim)

@@ -126,7 +126,7 @@ class PostgresBatchIOManager(BatchIOManager):
             mode=self.mode,
             url=self._address() if over_shards else None,
             stage_schema=self.stage_schema,
-            # So that several assets of a batch can share a table.
+            # Lets several assets of a batch share a table.
             name=key.to_user_string(),
         )
 

@@ -18,7 +18,7 @@ from .inputs import session_of, wanted_batches
 if TYPE_CHECKING:
     from ..spark.sinks.tables import StoredBatch
 
-# The version of the table that has the batch.
+# The version of the table with the batch.
 TABLE_VERSION = "pgque/table_version"
 
 

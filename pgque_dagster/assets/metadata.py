@@ -19,7 +19,7 @@ def batch_metadata(batch: "spark.SparkBatch") -> Callable[[], dict[str, Any]]:
     """
     claim = batch.claim
     found: dict[str, Any] = {QUEUE: claim.queue}
-    # As text, because Dagster's pages round large numbers.
+    # Text, because Dagster's pages round large numbers.
     found[BATCH_ID] = str(claim.batch_id) if claim.is_final else claim.batch_id
     if claim.is_window:
         info = claim.info()

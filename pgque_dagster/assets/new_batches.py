@@ -1,8 +1,8 @@
 """Finds the upstream batches that an asset has not read, from the asset's own materializations.
 
-Each materialization of the asset records which materializations of the upstream asset it has had.
-So a batch is given again after a failed run, or if it was stored again. The records are sets and
-their union counts, so parallel runs may write them in any order.
+Each materialization of the asset records which materializations of the upstream asset it has read.
+So a batch is delivered again after a failed run, or if it was stored again. The records are sets
+and their union counts, so parallel runs may write them in any order.
 
 A Dagster event may become visible after events with higher numbers. So a record has the numbers of
 newer events one by one, and only the highest number of older events.
@@ -55,7 +55,7 @@ def new_batches(context: dg.InputContext) -> frozenset[int]:
     older = [each.storage_id for each in takewhile(lambda each: each.timestamp < before, records)]
     end = max(older, default=start)
     record = {
-        # As text, because Dagster's pages round large numbers.
+        # Text, because Dagster's pages round large numbers.
         "new": [str(each) for each in sorted(batches)],
         "up_to": end,
         "more": [each.storage_id for each in records if each.storage_id > end],
@@ -88,7 +88,7 @@ def materializations(
 
 
 def _had(instance: dg.DagsterInstance, key: dg.AssetKey, name: str) -> tuple[int, set[int]]:
-    """Returns what an asset has had: all events up to a number, and later single events."""
+    """Returns what an asset has read: all events up to a number, and later single events."""
     made = (each.asset_materialization for each in materializations(instance, key))
     # At most one page back from the newest record: older materializations may have none.
     recent = islice(dropwhile(lambda each: not each or name not in each.metadata, made), _PAGE)
@@ -100,7 +100,7 @@ def _had(instance: dg.DagsterInstance, key: dg.AssetKey, name: str) -> tuple[int
 
 
 def _assets_of_step(context: dg.InputContext) -> list[dg.AssetKey]:
-    """Returns the assets whose materializations in this step record what the step has had."""
+    """Returns the assets whose materializations in this step record what the step has read."""
     upstream, step = context.asset_key.to_user_string(), context.step_context
     assets = step.assets_def
     outputs = {

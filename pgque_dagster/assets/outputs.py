@@ -1,4 +1,4 @@
-"""Turns the results of a compute function into Dagster events, and tells what forbids the ack.
+"""Turns the results of a compute function into Dagster events, and says what forbids the ack.
 
 It refuses a result that stores nothing, and one that Dagster would refuse only after the ack or
 without releasing the batch. The step calls `Outputs.failed_checks` before the ack.
@@ -37,7 +37,7 @@ NO_VALUE = dg.MaterializeResult[Any]().value
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Says that an asset deliberately has no output for a batch. For replicas."""
+    """Marks an asset that deliberately has no output for a batch. For replicas."""
 
     asset_key: dg.AssetKey
 
@@ -214,7 +214,7 @@ class Outputs:
         )
 
     def failed_checks(self) -> list[str]:
-        """Returns the blocking checks that failed. If there are none, the batch may be acked.
+        """Returns the blocking checks that failed. Without any, the batch may be acked.
 
         Raises:
             InvalidArgument: if an output is not stored, or a check has no result.

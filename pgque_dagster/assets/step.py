@@ -125,7 +125,7 @@ def _compute(
         ):
             for event in outputs.events(call(batch)):
                 yield outputs.with_metadata(event, metadata() | consumption.database.tags, version)
-            # While the reports of tasks exist; `close` drops them.
+            # Before `close` drops the reports of tasks.
             batch.claim.run_checks()
     finally:
         batch.close()

@@ -95,8 +95,8 @@ def build_pgque_alerts(
             `consumer_lag`, which is critical at a whole rotation period.
         name: the sensor's name; by default `pgque_alerts`, with the database in front.
         interval: the minimum time between two evaluations.
-        default_status: RUNNING, because it consumes nothing and an alert that is off never rings;
-            or STOPPED until somebody switches the sensor on in the UI.
+        default_status: RUNNING, because it consumes nothing, and a sensor that is off sends no
+            alerts; or STOPPED until you turn the sensor on in the UI.
 
     Returns:
         The sensor. It needs the resource of the database, with a role that has pgque_reader.
@@ -125,7 +125,7 @@ def build_pgque_alerts(
             "health`, such as a held batch or missing ticks; new dead letters; "
             f"{'' if max_lag is None else f'a consumer more than {max_lag} behind; '}"
             "a queue that does not exist; a database that cannot be queried. It only reads, so "
-            "unlike other sensors it is RUNNING by default. While it is off, nobody is called."
+            "unlike other sensors it is RUNNING by default. While it is off, no alerts are sent."
         ),
     )
     @takes_resource(of)
@@ -137,7 +137,7 @@ def build_pgque_alerts(
             with pgque.client() as client:
                 found = _health_findings(client, queues, of)
                 if not context.cursor:
-                    # The resource may create the queues just now.
+                    # The resource may create the queues now.
                     for queue in queues:
                         del found[Problem(queue, _MISSING)]
                 found |= _of_consumers(client, queues, max_lag)

@@ -99,7 +99,7 @@ def what_to_do_about(database: Database, queue: str) -> str:
     replay, purge = database.named(REPLAY_JOB), database.named(PURGE_JOB)
     return (
         f"Inspect them: `select * from pgque.dlq_inspect('{name}')`. After correcting the cause, "
-        f"send them again to the consumers that gave them up, with the job "
+        f"send them again to the consumers that gave up on them, with the job "
         f"`{replay}` or `select * from pgque.dlq_replay_all('{name}')`. Or delete them, with "
         f"`{purge}` or `select pgque.dlq_purge('{name}', '0')`."
     )

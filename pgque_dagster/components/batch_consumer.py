@@ -51,7 +51,7 @@ class BatchConsumerComponent(AssetOptions, Computed, Consuming, dg.Component):
     """A consumer of a queue: the asset that a function computes from its batches, and its sensor.
 
     The transform gets the payloads as a DataFrame, or the events if `payload` is left out. It may
-    have the further parameters of a `@pgque_asset`: `context`, `batch`, resources, upstream assets.
+    have the other parameters of a `@pgque_asset`: `context`, `batch`, resources, upstream assets.
     If its first parameter is `batch`, it gets the batch instead of a DataFrame. The sink stores its
     result, and then the batch is acked.
 

@@ -54,7 +54,7 @@ class OfDagster(Options):
         list[dg.ResolvedAssetKey], option("Upstream assets besides the queue.", ["rates"])
     ] = Field(default=[])
     description: Annotated[
-        str | None, option("Of the asset; by default the function's docstring.")
+        str | None, option("The asset's description; by default the function's docstring.")
     ] = None
     kinds: Annotated[
         set[str] | None,

@@ -14,7 +14,7 @@ class Consuming:
 
     @property
     def asset_consumers(self) -> list[AssetConsumer]:
-        """The consumers, with the keys of their assets as far as they are known."""
+        """The consumers, with the keys of their assets if known."""
         raise NotImplementedError
 
     @property

@@ -60,9 +60,9 @@ def built(
 
     Args:
         options: the options from YAML.
-        arguments: further positional arguments of the function.
+        arguments: additional positional arguments of the function.
         name: the name of the result, if YAML has none.
-        more: further keyword arguments of the function.
+        more: additional keyword arguments of the function.
     """
     if options is None:
         return []
@@ -88,7 +88,7 @@ def mirror(
 
     Args:
         source: the function, or the class of a resource or an IO manager.
-        more: further options that the function takes.
+        more: additional options that the function takes.
         like: the functions that descriptions of the form "as for `function`" refer to.
         leave_out: parameters that YAML cannot set.
         named: how the component names the result if the name is left out.

@@ -293,6 +293,6 @@ def _places(component: TableReplicaComponent) -> list[tuple[Any, ...]]:
 
 
 def _stands_for(spec: TableSpec, name: str) -> bool:
-    """Returns whether the name of a table has the `*` that stands for other names."""
+    """Returns whether a table's name has the `*` that stands for other names."""
     pattern = ".*".join(map(re.escape, spec.path[1].split("*")))
     return spec.is_pattern and bool(re.fullmatch(pattern, name))

@@ -59,12 +59,12 @@ class AddConfig(QueueConfig):
 
 
 class ReplayConfig(QueueConfig):
-    """Which dead letters to send again. A field that is left out excludes none."""
+    """Which dead letters to send again. Each field is an optional filter."""
 
     reason: str | None = Field(
         default=None,
         min_length=1,
-        description="Only those given up for this reason; % matches any text, _ any character.",
+        description="Only those with this reason; % matches any text, _ any character.",
     )
     type: str | None = Field(default=None, min_length=1, description="Only events of this type.")
     since: str | None = Field(
@@ -83,7 +83,7 @@ class PurgeConfig(QueueConfig):
     older_than_days: float = Field(
         default=30.0,
         ge=0,
-        description="Only those given up at least this many days ago, such as 0.5; 0 for all.",
+        description="Only those at least this many days old, such as 0.5; 0 for all.",
     )
 
 
@@ -104,7 +104,7 @@ def add_dead_letters(client: Client, config: AddConfig) -> _Done:
 
 
 def replay_dead_letters(client: Client, config: ReplayConfig) -> _Done:
-    """Sends each dead letter again, only to the consumer that gave it up."""
+    """Sends each dead letter again, only to the consumer that gave up on it."""
     replayed, failed, first_error = client.replay_dead_letters(
         config.queue,
         reason=config.reason,

@@ -72,7 +72,7 @@ def consuming_asset(
 
     Args:
         context: the context of a step, sensor or schedule.
-        deployment: the deployment for which it consumes; None if nobody is refused for it.
+        deployment: the deployment for which it consumes; None to refuse no deployment.
         keys: the keys of the step's assets.
     """
     return ConsumingAsset(deployment, location_of(context), key_names(keys))

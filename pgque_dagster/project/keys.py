@@ -17,7 +17,7 @@ SHARDS = "pgque/shards"
 BATCH_ID = "pgque/batch_id"
 ATTEMPT = "pgque/attempt"
 EPOCH = "pgque/epoch"
-# By the database's clock.
+# The time, by the database's clock.
 REQUESTED_AT = "pgque/requested_at"
 INCARNATION = "pgque/lineage"
 # What a downstream asset requests of an input: `new` batches, or those of its own `run`.
@@ -42,12 +42,12 @@ ROWS = "pgque/rows"
 
 
 def switching_on(default_status: dg.DefaultSensorStatus) -> str:
-    """Returns how to switch on a sensor that is off at first; empty for one that is on."""
+    """Returns how to turn on a sensor that is off at first; empty for one that is on."""
     if default_status is dg.DefaultSensorStatus.RUNNING:
         return ""
     return (
-        " It is STOPPED until somebody switches it on: by Running on this page, by `dagster sensor "
-        "start`, or by default_status=RUNNING in the code."
+        " It is STOPPED until you turn it on: with Running on this page, with `dagster sensor "
+        "start`, or with default_status=RUNNING in the code."
     )
 
 

@@ -129,22 +129,22 @@ def _queue_description(database: Database, queue: str, consumers: Sequence[str])
         "**When a check is red:** `what_to_do` in its metadata, `pgque/what_is_wrong` here and "
         f"`{command} health` say what is wrong and what to run. Events wait in the queue "
         "meanwhile.\n\n"
-        "**What mends what:** a held batch: correct the cause, then Materialize on its asset's "
+        "**How to fix it:** a held batch: correct the cause, then Materialize on its asset's "
         f"page. A paused queue: `{command} resume {queue}`. Dead letters: "
-        f"`{command} dead-letters replay {queue}`. A consumer that falls behind: switch its sensor "
-        "on, and look at its runs."
+        f"`{command} dead-letters replay {queue}`. A consumer that falls behind: turn its "
+        "sensor on, and look at its runs."
     )
 
 
 def _dead_letters_description(database: Database, queue: str) -> str:
     command = f"{database.command} dead-letters"
     return (
-        f"Events of the queue `{queue}` that a consumer gave up, each with its reason. They stay "
-        "in Postgres until somebody replays or purges them. `pgque/by_consumer_and_reason` in the "
+        f"Events of the queue `{queue}` that a consumer gave up on, each with its reason. They "
+        "stay in Postgres until you replay or purge them. `pgque/by_consumer_and_reason` in the "
         "metadata counts them; none is the normal state.\n\n"
         f"**When a check is red:** see the reasons in its metadata, or run "
         f"`{command} list {queue}`. Correct the cause, then send the events again to the "
-        f"consumers that gave them up: `{command} replay {queue}`. To delete them instead, use "
+        f"consumers that gave up on them: `{command} replay {queue}`. To delete them instead, use "
         f"`{command} purge {queue}`. In a project with `build_pgque_jobs` or a PgqueComponent, the "
         f"jobs `{database.named(REPLAY_JOB)}` and `{database.named(PURGE_JOB)}` do the same."
     )

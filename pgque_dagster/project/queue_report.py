@@ -1,6 +1,6 @@
 """What an observation of a queue, or of its dead letters, records for its page in the UI.
 
-Numbers become plots, so only those are numbers that somebody on call wants to see over time.
+Dagster plots numbers, so only values that someone on call wants to see over time are numbers.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -62,10 +62,10 @@ def report_queues(
     """Returns the metadata of the queues and of their dead letters, by asset.
 
     Args:
-        client: of the database.
+        client: a client of the database.
         queues: the names of the queues. One that does not exist is left out.
         consumers: the consumers of the code location, whose assets are named.
-        database: which has the queues.
+        database: the database with the queues.
     """
     wanted = set(queues)
     consumers = [each for each in consumers if each.database == database]
@@ -162,7 +162,7 @@ def _consumer_table(
                 ", ".join(key.to_user_string() for key in keys),
             )
         )
-    # The page cuts off what is on the right.
+    # The page cuts off the columns on the right.
     return markdown_table(("consumer", "behind", "events", "batch", "active", "asset"), rows)
 
 
@@ -197,7 +197,7 @@ def _problem_list(stats: QueueStats, problems: Sequence[HealthCheck], database: 
 def markdown_table(
     columns: Sequence[str], rows: Sequence[Sequence[object]]
 ) -> dg.MarkdownMetadataValue:
-    """Returns a table; `none` without rows. What would end a cell, or a line, is escaped."""
+    """Returns a table; `none` without rows. Characters that end a cell or a line are escaped."""
     lines = [columns, ["---"] * len(columns), *rows]
     table = "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
     return dg.MetadataValue.md(table if rows else "none")

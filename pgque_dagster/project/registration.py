@@ -1,7 +1,7 @@
 """Creates the queues that a `PgqueResource` declares, and assets' consumers, if missing.
 
 Existing objects are only read, so a role without the right to create can start. If something is
-missing that the role may not create, the error has the statement for somebody else to run.
+missing that the role may not create, the error has the statement for an administrator.
 """
 
 import json

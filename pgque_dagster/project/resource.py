@@ -94,7 +94,7 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         default=None,
         description="Name of this deployment of Dagster. A consumer belongs to the deployment that "
         "consumes first; others are refused. By default the name in Dagster+, or an id of the "
-        "instance. The embedded PostgreSQL belongs to its folder, so there nobody is refused.",
+        "instance. The embedded PostgreSQL belongs to its folder, so it refuses no deployment.",
     )
 
     def database_url(self) -> str:
@@ -133,7 +133,7 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             yield client
 
     def deployment_of(self, instance: dg.DagsterInstance) -> str | None:
-        """Returns the deployment for which an instance consumes; None if nobody is refused."""
+        """Returns the deployment for which an instance consumes; None to refuse no deployment."""
         if self.deployment is not None:
             return self.deployment
         return None if self.url is None else deployment_name(instance)

@@ -76,7 +76,7 @@ def noting_what_passes(instance: dg.DagsterInstance, run_id: str) -> Iterator[No
     except Exception as error:
         line = " ".join(told(error).split())[:_LONGEST_LINE]
         noted = f"{run_id} {line}" if passes(error) else ""
-        # Without the tag, it counts as an attempt.
+        # Without the tag, the run counts as an attempt.
         with suppress(Exception):
             run = instance.get_run_by_id(run_id)
             # With a RetryPolicy, the step is executed again, and its last error decides.
