@@ -30,7 +30,7 @@ join pg_roles owner on owner.oid = n.nspowner and not owner.rolsuper
 join pg_roles login on login.rolname = session_user and login.rolsuper
 where n.nspname = 'pgque'
 """
-# What an administrator has to run, in the hint of a file that makes roles.
+# What an administrator has to run, in the hint of a file that creates roles.
 _ROLES = re.compile(r"Let an administrator run: (.*?); then install again", re.DOTALL)
 _VERSION = "select pgque.version()"
 _ADDONS = "select addon_name, addon_version from pgque.addon order by addon_name"

@@ -11,7 +11,7 @@ def lazily(package: str, modules: Mapping[str, str], extras: str) -> Callable[[s
     Args:
         package: the package's name.
         modules: the module of each name, relative to the package.
-        extras: those that have what the modules import, such as `spark,dagster`.
+        extras: the extras with what the modules import, such as `spark,dagster`.
 
     Raises:
         ModuleNotFoundError: if a module that is not of this package is missing, with the command

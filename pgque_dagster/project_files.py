@@ -12,7 +12,7 @@ def with_names(path: str, names: Mapping[str, str]) -> str:
     """Returns a file of the project with other names in place of its own.
 
     Args:
-        path: of the file, in the project.
+        path: the path of the file in the project.
         names: the new names by the old ones.
     """
     # The longest first, because one may begin with another.

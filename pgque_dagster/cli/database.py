@@ -91,7 +91,7 @@ def _start_embedded() -> str:
         " (no --url, no PGQUE_URL, no PGHOST)",
         err=True,
     )
-    # On the embedded server, nobody else installs the schema.
+    # On the embedded server, nothing else installs the schema.
     with announce_if_slow("installing the schema"):
         is_new = installer.install_if_missing(server.url)
     if is_new:

@@ -1,4 +1,4 @@
-"""Output of commands: aligned tables and sentences, or JSON with --json; messages on waits."""
+"""Output of commands: aligned tables and sentences, or JSON with --json; messages about waits."""
 
 import json
 import sys

@@ -36,7 +36,7 @@ def project_folders(here: Path) -> Iterator[Path]:
     """Yields the current folder and the folders above it that belong to the same project.
 
     The search ends at the root of a repository, below the home folder and the root of the file
-    system, at another file system, and at a folder that another user owns or everybody may write
+    system, at another file system, and at a folder that another user owns or every user may write
     to, because another user could have put files there.
     """
     yield here

@@ -173,7 +173,7 @@ def _system_user() -> pwd.struct_passwd:
         return pwd.getpwnam(_SYSTEM_USER)
     command = ["useradd", "--system", "--no-create-home", "--shell=/usr/sbin/nologin", _SYSTEM_USER]
     try:
-        # Two at once would both create the user, and the second would change the first's id.
+        # Two processes at once would both create the user, and the second would change its id.
         with _locked(_USERS):
             with suppress(KeyError):
                 return pwd.getpwnam(_SYSTEM_USER)

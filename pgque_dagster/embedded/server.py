@@ -331,7 +331,7 @@ class EmbeddedPostgres:
                 [*host.as_user(self._user), self.binary(program), *arguments],
                 check=False,
                 stdin=subprocess.DEVNULL,
-                # Not a pipe: the server would inherit it and keep it open.
+                # A file, because the server would inherit a pipe and keep it open.
                 stdout=log,
                 stderr=log,
                 cwd=self._run_dir,

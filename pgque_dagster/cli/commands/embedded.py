@@ -20,7 +20,7 @@ from ..printing import show_result
 def embedded() -> None:
     """Run the embedded PostgreSQL of this folder's project.
 
-    Commands that name no database start it automatically. It stops when nobody uses it any more,
+    Commands that name no database start it automatically. It stops when no other process uses it,
     even if its users were killed.
     """
 

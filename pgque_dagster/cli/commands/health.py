@@ -56,7 +56,7 @@ def health(database: Database, queue: str | None, show_all: bool) -> None:
 
 
 def _examine(database: Database, queue: str | None) -> Iterator[HealthCheck]:
-    """Checks from the outside in, and stops where the next check cannot work."""
+    """Checks from the connection inward, and stops where the next check cannot work."""
     try:
         with database.client() as client:
             yield from _server(client)
