@@ -285,7 +285,7 @@ $$;
 -- ===== schema/config.sql =========================================================================
 
 -- One row: the settings of this database's scheduler, and the version that was installed last. The logs
--- of positions and ticks have a rotation period of their own: they are small and change often, while
+-- of positions and ticks have their own rotation period: they are small and change often, while
 -- event tables are large and hold events that consumers may still need. origin_id is the row of
 -- pgque.origin when the schema was installed or adopted.
 create table if not exists pgque.config (
@@ -1085,7 +1085,7 @@ insert into pgque.lineage_lock default values on conflict do nothing;
 
 -- ===== schema/addon.sql ==========================================================================
 
--- The add-ons that are installed: schemas with an API of their own on top of this one. The file of an
+-- The add-ons that are installed: schemas with their own API on top of this one. The file of an
 -- add-on registers it here. Its schema has its name.
 create table if not exists pgque.addon (
     addon_name     text not null,
@@ -4768,7 +4768,7 @@ end;
 $$;
 
 -- Raises the same error for the batch of a slot: only the owner of the slot's lease may finish it. With
--- i_as_pages, for a slot that is handed out in pages alone: a page is not the whole batch.
+-- i_as_pages, only for a slot that is handed out in pages: a page is not the whole batch.
 create or replace function pgque.refuse_slot(
     i_sub pgque.subscription, i_as_pages boolean)
 returns void
@@ -5299,7 +5299,7 @@ $$;
 -- ===== engine/batches/coop.sql ===================================================================
 
 -- Returns a subconsumer's open batch, or opens its next one: the batch of a dead subconsumer, or the
--- batch after the shared cursor. In one transaction, it writes a position of its own, then moves the
+-- batch after the shared cursor. In one transaction, it writes its own position, then moves the
 -- cursor or the dead subconsumer, then opens the batch. Each move succeeds only from the position that
 -- was read, so no batch is given out twice or lost. A batch that is taken over gets a new id, so that a
 -- late ack of the dead subconsumer fails. With an owner, it takes the lease under a new epoch. With a
@@ -7761,7 +7761,7 @@ $$;
 -- the ack, so it counts only if the attempt that copied is the one that was acked. From then on, the
 -- consumer skips the changes that the snapshot contains. With the snapshot of the last copy, it records only
 -- another shape, once the open batch has all events that were written under earlier ones; before that, only
--- which columns the replica has. i_doubt tells why rows may differ from the table's from the open batch on,
+-- which columns the replica has. i_doubt says why rows may differ from the table's from the open batch on,
 -- until a comparison that begins later finds them equal, or another copy.
 -- locks: none. writes: replica_table.
 create or replace function pgque.set_replicated(
@@ -7853,7 +7853,7 @@ begin
 end;
 $$;
 
--- The tables of a consumer that are set apart. is_kept tells whether the events after tick_id exist, is_due
+-- The tables of a consumer that are set apart. is_kept says whether the events after tick_id exist, is_due
 -- whether the pause before the next attempt is over.
 create or replace function pgque.tables_apart(
     i_queue text, i_consumer text,
@@ -7919,7 +7919,7 @@ as $$
 $$;
 
 -- The columns of a table as its events have them, in order, with the underlying types of domains.
--- is_stable tells for a key's column whether different values of its type print differently, and each
+-- is_stable says for a key's column whether different values of its type print differently, and each
 -- value always prints in the same way.
 create or replace function pgque.source_columns(
     i_table regclass,
@@ -7948,7 +7948,7 @@ as $$
                    '{bool,int2,int4,int8,numeric,money,text,varchar,bpchar,name,char,bytea,uuid,date,time,
                    timetz,timestamp,timestamptz,interval,oid,xid8,pg_lsn,inet,cidr,macaddr,macaddr8,bit,
                    varbit,jsonb,citext,ltree}')
-                   -- Parts of a type have collations of their own.
+                   -- Parts of a type have their own collations.
                    or exists (
                        select from pg_collation l
                        where not l.collisdeterministic and l.oid in (
@@ -10855,7 +10855,7 @@ end;
 $$;
 
 -- The replicas of all consumers, including those that were copied before there was a record of them.
--- is_copied tells whether the last copy counts.
+-- is_copied says whether the last copy counts.
 create or replace view pgque.replica_state as
 select q.queue_name, c.co_name as consumer_name, table_name, r.location, r.row_count, r.counted_tick,
        r.stored_tick, r.stored_at, r.copied_tick, r.copied_at, coalesce(r.batches, 0) as batches,

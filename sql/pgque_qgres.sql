@@ -495,7 +495,7 @@ begin
 end;
 $$;
 
--- Adds to an SR queue. It locks the table in a block of its own, which may find that the table was
+-- Adds to an SR queue. It locks the table in a separate block, which may find that the table was
 -- dropped. The row is inserted outside of it, because each block that writes takes a transaction id.
 -- locks: none beyond the insert's own. writes: the half of the entries.
 create or replace function qgres.sr_add_0(i_half smallint, i_entry qgres.queue_entry)
@@ -1507,7 +1507,7 @@ $$;
 -- ===== addons/qgres/rotation.sql =================================================================
 
 -- Rotation. Entries and positions are only inserted; space comes back when a half of a queue is
--- truncated. The steps, each in a transaction of its own:
+-- truncated. The steps, each in its own transaction:
 -- 1. switch: new entries go to the other half, which is empty.
 -- 2. move: when everything in the half that was left is read, the positions go to the new half too.
 -- 3. empty: when no session holds a snapshot from before the move, in which the entries could still

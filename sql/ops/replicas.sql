@@ -158,7 +158,7 @@ end;
 $$;
 
 -- The replicas of all consumers, including those that were copied before there was a record of them.
--- is_copied tells whether the last copy counts.
+-- is_copied says whether the last copy counts.
 create or replace view pgque.replica_state as
 select q.queue_name, c.co_name as consumer_name, table_name, r.location, r.row_count, r.counted_tick,
        r.stored_tick, r.stored_at, r.copied_tick, r.copied_at, coalesce(r.batches, 0) as batches,

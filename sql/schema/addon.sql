@@ -1,4 +1,4 @@
--- The add-ons that are installed: schemas with an API of their own on top of this one. The file of an
+-- The add-ons that are installed: schemas with their own API on top of this one. The file of an
 -- add-on registers it here. Its schema has its name.
 create table if not exists pgque.addon (
     addon_name     text not null,

@@ -1,5 +1,5 @@
 -- One row: the settings of this database's scheduler, and the version that was installed last. The logs
--- of positions and ticks have a rotation period of their own: they are small and change often, while
+-- of positions and ticks have their own rotation period: they are small and change often, while
 -- event tables are large and hold events that consumers may still need. origin_id is the row of
 -- pgque.origin when the schema was installed or adopted.
 create table if not exists pgque.config (

@@ -76,7 +76,7 @@ begin
 end;
 $$;
 
--- Adds to an SR queue. It locks the table in a block of its own, which may find that the table was
+-- Adds to an SR queue. It locks the table in a separate block, which may find that the table was
 -- dropped. The row is inserted outside of it, because each block that writes takes a transaction id.
 -- locks: none beyond the insert's own. writes: the half of the entries.
 create or replace function qgres.sr_add_0(i_half smallint, i_entry qgres.queue_entry)

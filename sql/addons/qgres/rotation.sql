@@ -1,5 +1,5 @@
 -- Rotation. Entries and positions are only inserted; space comes back when a half of a queue is
--- truncated. The steps, each in a transaction of its own:
+-- truncated. The steps, each in its own transaction:
 -- 1. switch: new entries go to the other half, which is empty.
 -- 2. move: when everything in the half that was left is read, the positions go to the new half too.
 -- 3. empty: when no session holds a snapshot from before the move, in which the entries could still

@@ -1,5 +1,5 @@
 -- Returns a subconsumer's open batch, or opens its next one: the batch of a dead subconsumer, or the
--- batch after the shared cursor. In one transaction, it writes a position of its own, then moves the
+-- batch after the shared cursor. In one transaction, it writes its own position, then moves the
 -- cursor or the dead subconsumer, then opens the batch. Each move succeeds only from the position that
 -- was read, so no batch is given out twice or lost. A batch that is taken over gets a new id, so that a
 -- late ack of the dead subconsumer fails. With an owner, it takes the lease under a new epoch. With a

@@ -107,7 +107,7 @@ end;
 $$;
 
 -- Raises the same error for the batch of a slot: only the owner of the slot's lease may finish it. With
--- i_as_pages, for a slot that is handed out in pages alone: a page is not the whole batch.
+-- i_as_pages, only for a slot that is handed out in pages: a page is not the whole batch.
 create or replace function pgque.refuse_slot(
     i_sub pgque.subscription, i_as_pages boolean)
 returns void

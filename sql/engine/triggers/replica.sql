@@ -4,7 +4,7 @@
 -- the ack, so it counts only if the attempt that copied is the one that was acked. From then on, the
 -- consumer skips the changes that the snapshot contains. With the snapshot of the last copy, it records only
 -- another shape, once the open batch has all events that were written under earlier ones; before that, only
--- which columns the replica has. i_doubt tells why rows may differ from the table's from the open batch on,
+-- which columns the replica has. i_doubt says why rows may differ from the table's from the open batch on,
 -- until a comparison that begins later finds them equal, or another copy.
 -- locks: none. writes: replica_table.
 create or replace function pgque.set_replicated(
@@ -96,7 +96,7 @@ begin
 end;
 $$;
 
--- The tables of a consumer that are set apart. is_kept tells whether the events after tick_id exist, is_due
+-- The tables of a consumer that are set apart. is_kept says whether the events after tick_id exist, is_due
 -- whether the pause before the next attempt is over.
 create or replace function pgque.tables_apart(
     i_queue text, i_consumer text,
@@ -162,7 +162,7 @@ as $$
 $$;
 
 -- The columns of a table as its events have them, in order, with the underlying types of domains.
--- is_stable tells for a key's column whether different values of its type print differently, and each
+-- is_stable says for a key's column whether different values of its type print differently, and each
 -- value always prints in the same way.
 create or replace function pgque.source_columns(
     i_table regclass,
@@ -191,7 +191,7 @@ as $$
                    '{bool,int2,int4,int8,numeric,money,text,varchar,bpchar,name,char,bytea,uuid,date,time,
                    timetz,timestamp,timestamptz,interval,oid,xid8,pg_lsn,inet,cidr,macaddr,macaddr8,bit,
                    varbit,jsonb,citext,ltree}')
-                   -- Parts of a type have collations of their own.
+                   -- Parts of a type have their own collations.
                    or exists (
                        select from pg_collation l
                        where not l.collisdeterministic and l.oid in (
