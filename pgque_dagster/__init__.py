@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from .spark import SparkBatch as SparkBatch
     from .spark import batch_from_rows as batch_from_rows
 
-# Loaded on first use, too: an executor to which the package is shipped has no metadata of it.
+# Loaded on first use, too: an executor with a shipped package lacks the package's metadata.
 __version__: str
 
 _MODULES = {

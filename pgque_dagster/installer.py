@@ -80,8 +80,8 @@ def install(url: str, addons: Sequence[str] = ()) -> None:
 
     Args:
         url: the database.
-        addons: to install as well, each in a transaction of its own. Those that the database has
-            are upgraded in any case.
+        addons: add-ons to install, too, each in its own transaction. Installed ones are always
+            upgraded.
 
     Raises:
         InvalidArgument: if there is no add-on of a name.

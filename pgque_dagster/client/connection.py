@@ -42,7 +42,7 @@ async def open_connection(url: str, connections: Any) -> Any:
             await apply_settings(connection)
             cursor = await settled(connection.execute("select pg_backend_pid()"))
             # A transaction pooler may run a statement that another client prepared under this name.
-            # Such poolers report a process id of their own.
+            # Such poolers report their own process id.
             if await settled(cursor.fetchone()) != (connection.info.backend_pid,):
                 connection.prepare_threshold = None
     except BaseException:
@@ -59,7 +59,7 @@ def url_of(connection: BaseConnection[Any]) -> str:
 
 
 async def apply_settings(connection: BaseConnection[Any]) -> None:
-    """Sets the date and interval styles that the client can read, if others are set.
+    """Sets the date and interval styles that the client can read, unless they are set.
 
     These are statements because poolers refuse such settings in the connection string. The server
     reports the settings, so the check costs nothing when they have the usual values.

@@ -1,6 +1,6 @@
 """The errors of this package, in one hierarchy.
 
-The SQL functions raise errors with codes of their own class (`PQ…`). This module maps them by code,
+The SQL functions raise errors with codes of class `PQ`. This module maps them by code,
 not by text, which the server may translate.
 """
 
@@ -68,7 +68,7 @@ class ConnectionFailed(PgqueError):
 
 
 class DatabaseError(PgqueError):
-    """The database refused a statement for a reason that has no class of its own.
+    """The database refused a statement for a reason without its own class.
 
     `__cause__` is psycopg's own error.
     """

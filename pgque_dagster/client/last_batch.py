@@ -323,7 +323,7 @@ class LastBatch:
     def _terminate_holders(self) -> list[str]:
         """Terminates the sessions that hold the row's lock, if allowed; returns their processes."""
         # A locked row names the transaction that holds it, and pg_locks names its session. The
-        # lock is never taken in a savepoint, because savepoints have numbers of their own.
+        # lock is never taken in a savepoint, because savepoints have their own numbers.
         holders = sql.SQL(
             " from {} c join pg_locks l on l.locktype = 'transactionid' and l.granted"
             " and l.transactionid = c.xmax where {}"

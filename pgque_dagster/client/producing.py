@@ -85,7 +85,7 @@ class Producing:
 
         Args:
             queue: the queue's name.
-            payloads: as for `send`, or an `Event`, which may have a type and a key of its own.
+            payloads: as for `send`, or an `Event`, which may have its own type and key.
             type: the type of the others.
 
         Example:

@@ -29,7 +29,7 @@ class ShardedClaim(ReadBatch):
         shards: the batches or windows, by the name of the shard; at least one.
     """
 
-    # Each shard has a keeper of its own.
+    # Each shard has its own keeper.
     keeper = None
     incarnation = SHARDS
 

@@ -43,7 +43,7 @@ def build_queue_assets(
         They need the resource of the database when they are observed.
 
     Raises:
-        DagsterInvalidDefinitionError: if one of the consumers consumes no queue, or another one.
+        DagsterInvalidDefinitionError: if one of the consumers consumes no queue, or another queue.
     """
     of = Database(database)
     found = [_consumer(of, queue, each) for each in consumers]

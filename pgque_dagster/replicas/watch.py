@@ -73,7 +73,7 @@ def wildcard_check(
         database: the tables' database.
         name: the name of the replicas. If they share others' queue, it is in the check's name.
         queue: the queue of their changes.
-        names: the names, of which some have `*`.
+        names: the names, some of which have `*`.
         tables: the tables that are replicated.
         target: where the replicas are.
     """

@@ -270,7 +270,7 @@ class BatchTables:
                 cause may be something other than rows or replicas.
         """
         done = [name for name in self.tried if name not in self._failed]
-        # If all tables fail, it is the target's problem, unless each has a cause of its own.
+        # If all tables fail, it is the target's problem, unless each has its own cause.
         new = [error for name, error in self._failed.items() if name not in self._noted]
         others = [each for each in new if not isinstance(each, _OF_ONE) or passes(each)]
         if others and not done:

@@ -21,7 +21,7 @@ from .spec import TableSpec
 _HASHED = re.compile(
     r"smallint|integer|bigint|numeric\(\d+,0\)|uuid|text|character varying(\(\d+\))?"
 )
-# With the schema, because a function of another one may fit the arguments better.
+# Names the schema, because another schema's function may fit the arguments better.
 _HASH = (
     "pg_catalog.mod(('x' || pg_catalog.left(pg_catalog.md5(pg_catalog.convert_to("
     "pg_catalog.concat_ws(',', {}), 'UTF8')), 8))::bit(32)::bigint, {}) = {}"

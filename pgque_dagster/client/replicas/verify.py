@@ -104,7 +104,7 @@ def compare_and_record(
 ) -> Verification:
     """Compares a replica with its table, and records the result, or why there is none.
 
-    If rows differ of a table of which they may, since it was altered, the next batch copies it.
+    If a table was altered so that rows may differ, and rows differ, the next batch copies it.
 
     Args:
         session: a session of the table's database. The comparison uses its own session.
@@ -130,7 +130,7 @@ def compare_and_record(
         found: tuple[object, ...] = (done.tick_id, done.rows, done.problem, done.why_not)
         part = done.part and encode({x: getattr(done.part, x) for x in ("number", "of", "since")})
         if done.why_not == REPLICA_GONE:
-            # Nothing was read at a tick of its own; the last comparison may have made the tick.
+            # Nothing was read at a new tick; the last comparison may have made the tick.
             found = max(done.tick_id or 0, last or 0), None, REPLICA_GONE, None
             part = None
         values = (queue, consumer, table_name, copy, *found, part)

@@ -36,7 +36,7 @@ def write_archive(path: str | Path) -> None:
     """
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for module in sorted(_PACKAGE.rglob("*.py")):
-            # Without the time, because Spark would consider the file another one.
+            # Has no time, because Spark would treat the file as a different one.
             info = zipfile.ZipInfo(str(module.relative_to(_PACKAGE.parent)))
             info.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(info, module.read_bytes())

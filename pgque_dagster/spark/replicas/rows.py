@@ -114,7 +114,7 @@ class RowReader:
         Args:
             url: the database.
             part: the number of the part.
-            snapshot: the exported snapshot in which it is read; None for one of its own.
+            snapshot: the exported snapshot in which it is read; None for its own.
 
         Raises:
             MalformedPayload: if the replica cannot hold a value.

@@ -37,7 +37,7 @@ from .table_output import FOLDER
 COMPACTED = re.compile(rf"{FOLDER}/compacted-[0-9a-f]{{32}}/part-[0-9a-f]{{32}}\.parquet")
 # Files of at least this size are not compacted.
 _LARGE_BYTES = TARGET_FILE_BYTES // 2
-# The share of deleted rows from which on a file is rewritten.
+# A file is rewritten if at least this share of its rows is deleted.
 _MANY_DELETED = 0.2
 # A file waits until, with all smaller ones, there is this many times its size, so that a row is not
 # copied each time. Tiny ones do not wait.

@@ -63,7 +63,7 @@ class TickOffset:
             raise CheckpointMismatch(
                 f"the checkpoint belongs to consumer {read.consumer} on queue {read.queue}, not to "
                 f"consumer {options.consumer} on queue {options.queue}",
-                "Give each query a checkpointLocation of its own.",
+                "Give each query its own checkpointLocation.",
             )
         return read
 
@@ -75,7 +75,7 @@ class PgqueStreamReader(DataSourceStreamReader):
 
     Args:
         options: Spark's options. They are parsed at the first call, because Spark would hide an
-            earlier error about them below one of its own.
+            earlier error about them behind its own error.
     """
 
     # Whether micro-batches can be limited.

@@ -200,7 +200,7 @@ class TargetDefinition:
 
         Args:
             table: it was created by `create`, and may have the replica's name already.
-            tick_id: the tick from which on its rows are valid, if versions are kept.
+            tick_id: the tick from which its rows are valid, if versions are kept.
         """
         if table != self._table:
             name = sql.Identifier(self._source.path[-1])

@@ -200,7 +200,7 @@ def commit(table: DeltaTable, storage: Storage, actions: Sequence[Action]) -> No
     Args:
         table: the earlier version.
         storage: the table.
-        actions: the actions, of which the first is the commit's information.
+        actions: the actions; the first one is the commit's information.
 
     Raises:
         CommitFailedError: if there is such a version.

@@ -9,7 +9,7 @@ from deltalake import CommitProperties, DeltaTable
 from ..files.data_files import DataFile
 from ..files.storage import Storage
 
-# Delta's library adds columns of its own to those of the rows.
+# Delta's library adds its own columns to those of the rows.
 RESERVED = "__delta_rs_"
 
 
@@ -61,7 +61,7 @@ class Rows:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the files, of which there must be one."""
+        """The columns of the files, of which there must be at least one."""
         return self.files[0].metadata.schema.to_arrow_schema()
 
     def reader(self) -> pa.RecordBatchReader:

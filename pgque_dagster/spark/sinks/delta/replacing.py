@@ -90,7 +90,7 @@ def replace_files(
     there = stored_files(storage, table.version())
     new = {file.path: StoredFile(added(file)["add"], None) for file in files}
     touched = [new.pop(path) for path in deleted]
-    # A commit may not both remove and add a file, unless its vector is another one.
+    # A commit may not both remove and add a file, unless its vector differs.
     stay = {file.path for file in there if not file.vector} & new.keys()
     changed = [
         *(file.removed() for file in there if file.path not in stay),

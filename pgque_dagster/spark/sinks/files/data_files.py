@@ -137,7 +137,7 @@ def write_rows(
 
 
 def with_batch_id(schema: StructType) -> StructType:
-    """Returns the columns of a table, with `batch_id`, the batch to which a row belongs.
+    """Returns the columns of a table, with `batch_id`, the batch of each row.
 
     Raises:
         InvalidArgument: if the DataFrame has a column of this name, in any case.

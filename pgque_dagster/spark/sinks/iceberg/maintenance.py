@@ -85,7 +85,7 @@ def _keep_record(table: Table) -> None:
     """
     newest = table.current_snapshot()
     if newest and RECORD not in summary_of(newest) and last_change(table)[1]:
-        # After a conflict, the newest snapshot is another one.
+        # After a conflict, the newest snapshot is a different one.
         with suppress(CommitFailedException):
             _commit_same_rows(table)
 

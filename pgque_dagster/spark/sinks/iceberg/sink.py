@@ -50,7 +50,7 @@ class IcebergSink(TableSink):
     Args:
         table: its name with its namespace, such as `sales.revenue`.
         warehouse: where new tables are created: a directory that driver and executors share, or a
-            URL such as `s3://bucket/warehouse`. Each new table gets a folder of its own, such as
+            URL such as `s3://bucket/warehouse`. Each new table gets its own folder, such as
             `sales/revenue-4f0c…`, so databases may share a warehouse.
         catalog: properties of another catalog, in pyiceberg's form, such as
             `{"type": "rest", "uri": "https://…"}`.
