@@ -36,7 +36,7 @@ NO_CODE = "text"
 ELSEWHERE = {
     ("client.md", "python"): "tests/client/test_client_docs.py",
     ("migrating.md", "sql"): "tests/addons/pgq/test_migrating.py",
-    ("movers.md", "python"): "tests/client/target/test_movers_docs.py",
+    ("movers.md", "python"): "tests/client/target/test_movers.py",
     ("observability.md", "yaml"): "tests/engine/test_metrics.py",
     ("replicas.md", "sql"): "tests/dagster/replicas/test_roles.py",
 }

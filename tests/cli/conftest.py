@@ -9,14 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import psycopg
 import pytest
 from click.testing import CliRunner, Result
 
 from pgque_dagster.cli import main
 from pgque_dagster.client import Client
-from tests.conftest import Server, TemplateWith, new_database
-from tests.support.queues.sql import connect, renew_queues
 
 Pgque = Callable[..., Result]
 Refused = Callable[..., str]
@@ -32,33 +29,11 @@ def pgque(database_url: str) -> Pgque:
     return run
 
 
-def billing_of_orders(url: str) -> None:
-    with Client(url) as client:
-        client.create_queue("orders")
-        client.register_consumer("orders", "billing")
-
-
-@pytest.fixture
-def database_url(
-    request: pytest.FixtureRequest,
-    server: Server,
-    template_database: str,
-    template_with: TemplateWith,
-    administration: psycopg.Connection,
-) -> Iterator[str]:
-    """A fresh database, with the queue of `client` if the test has that."""
-    has_queue = "client" in request.fixturenames
-    template = template_with(billing_of_orders) if has_queue else template_database
-    with new_database(server, template, administration) as url:
-        if has_queue:
-            with connect(url) as db:
-                renew_queues(db)
-        yield url
-
-
 @pytest.fixture
 def client(database_url: str) -> Iterator[Client]:
     with Client(database_url) as client:
+        client.create_queue("orders")
+        client.register_consumer("orders", "billing")
         yield client
 
 

@@ -10,7 +10,7 @@ from pgque_dagster.client.consumer import consumer as consumers
 from tests.client.consumer.support import DONE, Queue
 from tests.conftest import Server, TemplateWith, new_database
 from tests.support.queues.sessions import db
-from tests.support.queues.sql import Connection, connect, renew_queues
+from tests.support.queues.sql import Connection, connect
 
 __all__ = ["db"]
 
@@ -49,5 +49,7 @@ def database_url(
 @pytest.fixture
 def q(client: Client, db: Connection) -> Queue:
     """The queue q with the consumer c."""
-    renew_queues(db)
+    # As if the template was made just now.
+    db.execute("update pgque.tick_log set tick_time = now()")
+    db.execute("update pgque.position_log set sub_active = now()")
     return Queue(client, db)

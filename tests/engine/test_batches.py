@@ -139,7 +139,7 @@ LIMITS: list[tuple[Any, ...]] = [
 
 def test_a_batch_ends_where_its_limits_say(q: Connection) -> None:
     for ticks, ages, limits, batches in LIMITS:
-        q.make_anew()
+        q.make_again()
         send_and_tick(q, *ticks)
         for number, age in enumerate(ages, 1):
             sql = "update pgque.tick_log set tick_time = clock_timestamp() - %s::interval"

@@ -155,7 +155,7 @@ class TestReplayOfSome:
     ) -> None:
         sql = "select replayed from pgque.dlq_replay_matching('q', {})"
         for filters in ("i_limit => -1", "i_since => now(), i_until => now() - interval '1 s'"):
-            with refused("PQ005", "no replay"):
+            with refused("PQ005", "cannot replay"):
                 letters.value(sql.format(filters))
         limits = ("i_limit => 0", "i_since => now(), i_until => now()", "i_limit => null")
         assert [letters.value(sql.format(each)) for each in limits] == [0, 0, 3]

@@ -149,7 +149,7 @@ class TestFencing:
     def test_a_released_batch_is_anybodys_at_once(self, queue: Connection) -> None:
         claimed = taken(queue)
         release(queue, claimed)
-        with refused("PQ012", "nobody"):
+        with refused("PQ012", "no lease"):
             ack(queue, claimed)
         following = taken(queue, "next")
         assert following.batch == claimed.batch

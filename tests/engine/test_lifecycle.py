@@ -84,7 +84,7 @@ class TestSlots:
         self, db: Connection, background: ThreadPoolExecutor, loop: str
     ) -> None:
         for slot in ("'-1 second'", "null"):
-            with refused("PQ005", "no slot"):
+            with refused("PQ005", "a slot cannot"):
                 db.execute(f"call pgque.{loop}({slot})".encode())
         assert db.value("select pgque.maint_pause()::text") == "00:00:10"
         db.execute("update pgque.log set half = 1")
@@ -163,11 +163,11 @@ class TestUninstalling:
         next_of(db, "w1")
         with refused("PQ020"):  # for the open batch of a subconsumer
             self.uninstall(db)
-        db.make_anew()
+        db.make_again()
         db.value("select pgque.send_at('q', 't', 'a'::text, now() + interval '1 hour')")
         with refused("PQ020"):
             self.uninstall(db)
-        db.make_anew()
+        db.make_again()
         batch = db.open_batch("a", "b")
         with refused("PQ020"):
             self.uninstall(db)

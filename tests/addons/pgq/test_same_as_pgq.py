@@ -26,7 +26,7 @@ CALLS: list[tuple[str, ...]] = [
     ("pgq.create_queue('q')", "0"),
     ("pgq.create_queue(null)", Error("null")),
     *(
-        (f"pgq.set_queue_config('q', '{name}', '{value}')", "1", Error("no value"))
+        (f"pgq.set_queue_config('q', '{name}', '{value}')", "1", Error("not a valid value"))
         for name, value in (
             *(("ticker_max_count", "0"), ("ticker_max_count", "-1"), ("rotation_period", "0")),
             *(("ticker_max_lag", "-1 s"), ("ticker_idle_period", "-1 s")),

@@ -3,13 +3,11 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import psycopg
 import pytest
 
 from pgque_dagster.client.relay.relay import Relay
 from pgque_dagster.client.relay.setup import begin_relay
-from tests.conftest import Server, TemplateWith, new_database
-from tests.support.queues.sql import Connection, connect, renew_queues, rows
+from tests.support.queues.sql import Connection, connect, rows
 
 QUEUE, TRIGGERS = "wal", "triggers"
 
@@ -56,18 +54,10 @@ class Source:
         return [data for (data,) in rows(self.db, query, tick_id)]
 
 
-def two_queues(url: str) -> None:
-    with connect(url) as db:
+@pytest.fixture
+def source(database_url: str) -> Iterator[Source]:
+    with connect(database_url) as db:
         db.make_queue(QUEUE)
         db.make_queue(TRIGGERS)
-
-
-@pytest.fixture
-def source(
-    server: Server, template_with: TemplateWith, administration: psycopg.Connection
-) -> Iterator[Source]:
-    template = template_with(two_queues)
-    with new_database(server, template, administration) as url, connect(url) as db:
-        renew_queues(db)
-        begin_relay(url, QUEUE)
-        yield Source(url, db)
+        begin_relay(database_url, QUEUE)
+        yield Source(database_url, db)

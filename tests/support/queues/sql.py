@@ -67,16 +67,10 @@ def make_queue(
         value(db, "select pgque.register_consumer(%s, %s)", queue, consumer)
 
 
-def make_anew(db: "Connection", **config: str) -> None:
+def make_again(db: "Connection", **config: str) -> None:
     """Drops the queue q, and makes it again."""
     value(db, "select pgque.drop_queue('q', true)")
     make_queue(db, **config)
-
-
-def renew_queues(db: "Connection") -> None:
-    """As if the queues of a template were made just now."""
-    db.execute("update pgque.tick_log set tick_time = now()")
-    db.execute("update pgque.position_log set sub_active = now()")
 
 
 def queue_id(db: "Connection", queue: str = "q") -> int:
@@ -252,7 +246,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     rows = rows
     value = value
     make_queue = make_queue
-    make_anew = make_anew
+    make_again = make_again
     queue_id = queue_id
     event_tables = event_tables
     send = send

@@ -70,7 +70,8 @@ def test_a_value_that_the_column_would_change_is_refused_and_nothing_stored(url:
     for spark_type, value, kind in CHANGED:
         execute(url, "drop table if exists stored", f"create table stored (c0 {kind})")
         schema = types.StructType.fromDDL(f"c0 {spark_type}")
-        rows = pa.Table.from_pylist([{"c0": None}, {"c0": value}], to_arrow_schema(schema))
+        arrow = to_arrow_schema(schema, timezone="UTC")
+        rows = pa.Table.from_pylist([{"c0": None}, {"c0": value}], arrow)
         refusal = pytest.raises(InvalidArgument, match=r'column c0 of "public"\."stored", ')
         with refusal, without_tasks():
             write(url, "stored", Rows(rows, schema))
