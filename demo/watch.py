@@ -12,7 +12,7 @@ from pgque_dagster.client.peeking import retained_ticks
 
 from .bank import QUEUE, Load
 from .chaos import Chaos
-from .console import DemoError, say
+from .console import DemoError, busy, say
 
 _UNFINISHED = ("QUEUED", "NOT_STARTED", "STARTING", "STARTED", "CANCELING")
 _TICK_SECONDS = 5.0
@@ -45,6 +45,7 @@ class Watch:
         self._chaos = chaos
         self._interval = interval
         self._next_line = time.monotonic() + interval
+        self._awaited = ""
         self._reported: set[str] = set()
         self.runs: list[Run] = []
 
@@ -65,6 +66,7 @@ class Watch:
             DemoError: if it does not happen for a long time.
         """
         deadline = time.monotonic() + _STALLED_SECONDS
+        self._awaited = f"waiting for {what}; "
         while not has_happened():
             if time.monotonic() > deadline:
                 raise DemoError(
@@ -84,7 +86,7 @@ class Watch:
         self._report_failures()
         if time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + self._interval
-            say(f"{self._behind()}; runs: {self._statuses()}")
+            say(f"{self._awaited}{self._behind()}; runs: {self._statuses()}{busy()}")
 
     def drain(self, log: Path) -> None:
         """Waits until each consumer has acked all events committed so far, and all runs have ended.
@@ -96,6 +98,7 @@ class Watch:
             DemoError: if, for a long time, no event is consumed and no run ends.
         """
         self._load = None
+        self._awaited = ""
         last = _tick(self._client)
         left, progress_at = self._left(), time.monotonic()
         next_tick = time.monotonic() + _TICK_SECONDS
