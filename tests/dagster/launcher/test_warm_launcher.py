@@ -36,7 +36,7 @@ class Warm:
     """An instance with the launcher, and a copy of `warm_project`."""
 
     def __init__(self, folder: Path, config: str) -> None:
-        self._notes = folder / "test"
+        self._notes, self._seen = folder / "test", set[int]()
         self._notes.mkdir()
         (folder / "dagster.yaml").write_text(_SETTINGS.format(config=config))
         self.project = folder / "shop.py"
@@ -101,12 +101,16 @@ class Warm:
         self.end_of(run)
         return self.note(run)
 
+    def opened(self) -> set[int]:
+        """The processes that have opened a session, which they do before their first run."""
+        return {int(path.name.removeprefix("opened-")) for path in self._notes.glob("opened-*")}
+
     def prepared(self) -> int:
-        """Waits for one more process that has opened a session, as one without a run does."""
-        wait_until(lambda: any(self._notes.glob("opened-*")))
-        (opened,) = self._notes.glob("opened-*")
-        opened.unlink()
-        return int(opened.name.removeprefix("opened-"))
+        """Waits for one more of them."""
+        wait_until(lambda: self.opened() - self._seen)
+        (process,) = self.opened() - self._seen
+        self._seen.add(process)
+        return process
 
     def note(self, run: str) -> tuple[str, int]:
         """Waits until a run has noted its words and its process."""
@@ -219,21 +223,15 @@ def test_a_run_that_gets_no_warm_process_is_not_taken_for_one_whose_process_died
     assert [warm.end_of(run) for run in busy] == ["SUCCESS", "SUCCESS"]
 
 
-def test_processes_with_older_code_end_after_their_run_which_may_be_canceled(warm: Warm) -> None:
-    run = warm.start("wait")
-    _, busy = warm.note(run)
-    _, idle = warm.said()
-    # It closes Dagster's storage after its run is recorded as ended.
-    wait_until(lambda: warm.instance.run_launcher._pool._idle())
-    warm.location.server_id += "0"
-
-    assert warm.said()[1] not in (idle, busy)
-    warm.wait_until_gone(idle)
-    assert warm.status(run) == "STARTED"
-    assert warm.instance.run_launcher.terminate(run)
-    assert warm.end_of(run) == "CANCELED"
-    warm.wait_until_gone(busy)
-    assert not warm.instance.run_launcher.terminate(run)
+def test_a_process_with_older_code_ends_after_its_run(warm: Warm) -> None:
+    _, process = warm.note(warm.start("wait"))
+    # Another one closes Dagster's storage after its run is recorded as ended.
+    pool = warm.instance.run_launcher._pool
+    wait_until(lambda: len(pool._processes) == len(pool._idle()) + 1)
+    warm.location.server_id = "3"
+    assert warm.said()[1] != process
+    warm.go()
+    warm.wait_until_gone(process)
 
 
 @pytest.mark.parametrize("op", [pytest.param("fork", marks=pytest.mark.slow), "fork_in_c"])
@@ -257,17 +255,29 @@ def test_a_process_that_dies_fails_its_run_alone_while_a_child_of_it_lives(
     assert warm.end_of(other) == "SUCCESS"
 
 
+def test_a_run_is_canceled(warm: Warm) -> None:
+    run = warm.start("wait")
+    _, process = warm.note(run)
+
+    assert warm.instance.run_launcher.terminate(run)
+
+    assert warm.end_of(run) == "CANCELED"
+    warm.wait_until_gone(process)
+    assert not warm.instance.run_launcher.terminate(run)
+
+
 def test_a_process_that_dies_while_its_run_is_canceled_is_replaced(warm: Warm) -> None:
     _, process = warm.said()
     run = warm.start("wait")
     assert warm.note(run)[1] == process
+    before = warm.opened()
 
     warm.instance.run_launcher.terminate(run)
     os.kill(process, signal.SIGKILL)
 
     assert warm.end_of(run) == "CANCELED"
     assert warm.run(run).tags["pgque/died"] == run
-    assert warm.prepared() != process
+    wait_until(lambda: warm.opened() - before)
 
 
 @pytest.mark.slow
@@ -281,6 +291,16 @@ def test_a_run_never_executes_older_code_than_that_on_disk(warm: Warm) -> None:
 
     assert warm.end_of(run) == "SUCCESS"
     assert warm.said()[0] == "meanwhile"
+
+
+@pytest.mark.slow
+def test_reloading_the_code_location_starts_new_processes(warm: Warm) -> None:
+    _, process = warm.said()
+
+    warm.location.server_id = "2"
+
+    assert warm.said()[1] != process
+    warm.wait_until_gone(process)
 
 
 @pytest.mark.slow
