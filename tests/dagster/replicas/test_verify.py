@@ -139,7 +139,9 @@ def test_what_is_found_while_a_batch_is_stored_is_what_the_page_shows(
     assert "different {'id': 1}" in told
 
 
-def test_a_copy_is_compared_once_and_so_is_a_repair(shop: Shop) -> None:
+def test_a_copy_is_compared_once_as_is_a_repair_and_a_small_table_every_four_minutes(
+    shop: Shop,
+) -> None:
     sensor = Sensor(shop)
     request = sensor.evaluate()
     assert isinstance(request, dg.RunRequest)
@@ -161,9 +163,7 @@ def test_a_copy_is_compared_once_and_so_is_a_repair(shop: Shop) -> None:
     assert isinstance(again, dg.RunRequest)
     assert again.run_key != request.run_key
 
-
-def test_a_small_table_is_compared_every_four_minutes(shop: Shop) -> None:
-    sensor = Sensor(shop)
+    # A small table is compared every four minutes.
     shop.verify()
     assert isinstance(sensor.evaluate(), str)
     age(shop, 5)
@@ -171,7 +171,6 @@ def test_a_small_table_is_compared_every_four_minutes(shop: Shop) -> None:
     assert isinstance(request, dg.RunRequest)
     assert list(request.asset_check_keys or ()) == [KEY]
     assert request.tags["pgque/warm"] == "true"
-
     sql(shop, "update pgque.replica_status set row_count = 2000000")
     assert isinstance(sensor.evaluate(), str)
 
