@@ -118,3 +118,22 @@ def test_a_target_that_is_away_even_in_the_middle_of_a_batch_holds_nothing(
         with connect(there.url) as db:
             db.execute("drop function away cascade")
         waiting.goes_on()
+
+
+def test_the_only_table_stands_apart_by_a_row_that_the_target_does_not_take(
+    database_url: str, spark: SparkSession, tmp_path: Path, server: Server
+) -> None:
+    with empty_database(server) as url, connect(url) as there:
+        waiting = Waiting(database_url, spark, tmp_path, PostgresReplicas(url))
+        there.execute("alter table t add check (id < 2)")
+        waiting.change()
+        done = waiting.run()
+        assert done.success
+        assert not done.get_asset_materialization_events()
+        (check,) = done.get_asset_check_evaluations()
+        assert not check.passed
+        assert "was refused its rows" in str(check.description)
+        there.execute("alter table t drop constraint t_id_check")
+        with connect(database_url) as db:
+            db.execute("update pgque.replica_apart set retry_at = now()")
+        waiting.goes_on()
