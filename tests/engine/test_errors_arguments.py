@@ -138,15 +138,15 @@ class Outcome:
         return f"{self.function.signature}, {self.argument.name}: {self.sqlstate} {self.message}"
 
 
-@pytest.fixture
-def db(database_url: str) -> Iterator[Connection]:
+@pytest.fixture(scope="module")
+def db(shared_database_url: str) -> Iterator[Connection]:
     """A database with one of everything, in which calls are rolled back."""
-    with connect(database_url) as db:
+    with connect(shared_database_url) as db:
         populate(db)
         yield db
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def called(db: Connection) -> list[Function]:
     """The functions that users call."""
     hidden = {*TRIGGERS.split(), *OF_OTHERS}
@@ -157,7 +157,7 @@ def called(db: Connection) -> list[Function]:
     ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def of_null(db: Connection, called: list[Function]) -> list[Outcome]:
     """Of each call with one argument null."""
     return [
@@ -167,7 +167,7 @@ def of_null(db: Connection, called: list[Function]) -> list[Outcome]:
     ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def of_unknown(db: Connection, called: list[Function]) -> list[Outcome]:
     """Of each call with a queue, a consumer or a batch that is not there."""
     wrong = [(QUEUE_ARGUMENTS, "nowhere"), (CONSUMER_ARGUMENTS, "nobody")]

@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import new_server
 from tests.support.queues.catalog import populate
 from tests.support.queues.sql import Connection, connect, refused
 from tests.support.servers.databases import as_user
@@ -123,21 +122,6 @@ def test_the_uninstall_script_removes_queues_that_were_read_and_one_can_install_
             use(db)
             db.execute(UNINSTALL)
             assert db.value(schemas) == before
-
-
-def test_a_tenant_of_a_new_server_makes_the_roles_uses_and_removes_the_queue() -> None:
-    """As on a managed server without pg_cron: the tenant is no superuser."""
-    with new_server() as server:
-        with connect(server.url) as provider:
-            provider.execute("create role tenant login createrole")
-            provider.execute("create database shop owner tenant")
-        with connect(as_user(server.database_url("shop"), "tenant")) as db:
-            db.execute(INSTALL)
-            use(db)
-            with refused("PQ019", "pg_cron", "pgque.ticker_loop()"):
-                db.value("select pgque.start()")
-            db.value("select pgque.uninstall()::text")
-            assert db.value("select to_regnamespace('pgque') is null")
 
 
 def test_psql_installs_and_uninstalls(server: Any, empty_url: str) -> None:

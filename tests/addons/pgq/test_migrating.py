@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import psycopg
 import pytest
@@ -17,7 +16,7 @@ from tests.conftest import INSTALL_SQL
 from tests.support.queues.sql import Connection, connect
 from tests.support.runner.waiting import wait_until
 from tests.support.servers.databases import empty_database
-from tests.support.servers.postgres import DEBIAN_VERSION, Postgres
+from tests.support.servers.postgres import Postgres
 
 pytestmark = pytest.mark.program("postgresql-15-pgq3")
 
@@ -133,15 +132,6 @@ def ticking(schema: str) -> Step:
         db.value("select pg_sleep(0.02)::text")
 
     return step
-
-
-@pytest.fixture(scope="module")
-def debian() -> Iterator[Postgres]:
-    with (
-        TemporaryDirectory(prefix="pgque-test-") as folder,
-        Postgres(Path(folder) / "postgres", DEBIAN_VERSION) as server,
-    ):
-        yield server
 
 
 @pytest.fixture

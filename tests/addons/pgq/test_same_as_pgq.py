@@ -5,14 +5,13 @@ installed, on C PgQ.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import psycopg
 import pytest
 
 from tests.support.queues.sql import Connection, connect
-from tests.support.servers.postgres import DEBIAN_VERSION, Postgres
+from tests.support.servers.databases import empty_database
+from tests.support.servers.postgres import Postgres
 
 
 class Error(str):
@@ -190,13 +189,9 @@ def compare(db: Connection, column: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def c_pgq() -> Iterator[Connection]:
-    """Debian's server with the extension."""
-    with (
-        TemporaryDirectory(prefix="pgque-test-") as folder,
-        Postgres(Path(folder) / "postgres", DEBIAN_VERSION) as server,
-        connect(server.url) as db,
-    ):
+def c_pgq(debian: Postgres) -> Iterator[Connection]:
+    """A database with the extension."""
+    with empty_database(debian) as url, connect(url) as db:
         db.execute("create extension pgq")
         yield db
 
