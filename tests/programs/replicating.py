@@ -18,14 +18,12 @@ from tests.support.replicas.replication import DeltaReplication, PostgresReplica
 def main() -> None:
     kind, url, place, point, tables = sys.argv[1:6]
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = (
-        SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-    )
-    replication: Replication = (
-        DeltaReplication(url, spark, Path(place))
-        if kind == "delta"
-        else PostgresReplication(url, spark, place)
-    )
+    replication: Replication
+    if kind == "delta":
+        builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+        replication = DeltaReplication(url, builder.getOrCreate(), Path(place))
+    else:
+        replication = PostgresReplication(url, None, place)
     replication.tables = [*tables.split(",")]
     faults = Faults(replication, pytest.MonkeyPatch())
     faults.set(point, 0, lambda: os.killpg(os.getpid(), SIGKILL))

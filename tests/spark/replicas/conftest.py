@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
@@ -15,17 +14,19 @@ from tests.support.replicas.replication import (
     LakeReplication,
     PostgresReplication,
     Replication,
+    close_kept,
+    execute,
 )
 from tests.support.servers.databases import empty_database
 
 
 @pytest.fixture
-def queue_url(database_url: str) -> str:
+def queue_url(database_url: str) -> Iterator[str]:
     """A database with a queue for changes, and a consumer of it."""
-    with psycopg.connect(database_url, autocommit=True) as db:
-        db.execute("select pgque.create_queue('changes')")
-        db.execute("select pgque.register_consumer('changes', 'lake')")
-    return database_url
+    execute(database_url, "select pgque.create_queue('changes')")
+    execute(database_url, "select pgque.register_consumer('changes', 'lake')")
+    yield database_url
+    close_kept()
 
 
 @pytest.fixture
@@ -48,10 +49,11 @@ def lake(request: pytest.FixtureRequest) -> LakeReplication:
 
 
 @pytest.fixture
-def postgres(queue_url: str, spark: SparkSession, server: Server) -> Iterator[PostgresReplication]:
+def postgres(queue_url: str, server: Server) -> Iterator[PostgresReplication]:
     """Replicas in another database, which has no queue."""
     with empty_database(server) as url:
-        yield PostgresReplication(queue_url, spark, url)
+        yield PostgresReplication(queue_url, None, url)
+        close_kept()
 
 
 @pytest.fixture(params=["delta", "iceberg", "postgres"])
@@ -65,7 +67,6 @@ def replication(request: pytest.FixtureRequest) -> Replication:
 def table(lake: LakeReplication, monkeypatch: pytest.MonkeyPatch) -> LakeReplication:
     """A table that is captured, and copied in tiny parts."""
     copy_in_parts(monkeypatch)
-    lake.sql(TABLE)
-    lake.sql("create table other (id int primary key); insert into other values (1)")
+    lake.sql(f"{TABLE} create table other (id int primary key); insert into other values (1)")
     lake.capture("public.t")
     return lake

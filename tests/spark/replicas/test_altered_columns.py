@@ -1,15 +1,20 @@
-"""Columns that are altered in each way, with rows changed before, in and after that."""
+"""Columns that are altered in each way, and back, with rows changed before, in and after that."""
 
 import hashlib
+from dataclasses import replace
 
 import psycopg
 import pytest
+from pyiceberg.table.update import SetSnapshotRefUpdate
 
+from pgque_dagster.client import InvalidArgument
 from pgque_dagster.client.replicas.deletes import HARD, HISTORY, MARKS, SOFT, Deletes
 from pgque_dagster.client.replicas.spec import TableSpec
-from tests.support.replicas.apart import BAD, GOOD, end_pauses, mend, noted, prepare, spoil
+from tests.support.replicas.apart import BAD, GOOD, join, mend, noted, prepare, spoil
 from tests.support.replicas.replication import (
+    DeltaReplication,
     IcebergReplication,
+    LakeReplication,
     PostgresReplication,
     Replication,
     with_columns_of,
@@ -85,14 +90,6 @@ def changes(deletes: Deletes) -> dict[str, tuple[str, set[str]]]:
     return {name: change for name, change in CHANGES.items() if name not in left}
 
 
-def check(replication: Replication) -> None:
-    for name in changes(replication.target.deletes):
-        rows, live = replication.source(f"public.{name}"), replication.live(f"public.{name}")
-        if replication.target.deletes != HARD:
-            live = with_columns_of(live, rows)
-        assert live == rows, (name, replication.copied)
-
-
 @pytest.mark.parametrize("deletes", MARKS)
 @pytest.mark.parametrize(
     "batches", ["one", *(pytest.param(x, marks=pytest.mark.slow) for x in ("several", "late"))]
@@ -117,13 +114,11 @@ def test_columns_are_followed_exactly_and_without_a_copy_where_that_is_possible(
         if batches == "late" and number == 1:
             replication.run()
         elif batches == "several":
-            replication.catch_up()
-            check(replication)
+            replication.follow_and_check()
             seen.append(
                 (replication.last_tick(), {name: replication.source(name) for name in made})
             )
-    replication.catch_up()
-    check(replication)
+    replication.follow_and_check()
     copied = {
         text.split()[1].removeprefix("public.").rstrip(":")
         for text in replication.copied
@@ -141,59 +136,6 @@ def test_columns_are_followed_exactly_and_without_a_copy_where_that_is_possible(
             )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("deletes", [HARD, SOFT])
-@pytest.mark.parametrize("is_acked", [True, False])
-@pytest.mark.parametrize("then", ["alter table t rename z to y", "alter table t drop z"])
-def test_what_a_replica_has_under_the_name_of_an_added_column_is_known(
-    replication: Replication, deletes: Deletes, is_acked: bool, then: str
-) -> None:
-    replication.keep(deletes)
-    replication.sql("create table t (id int primary key, a text)")
-    replication.sql("insert into t values (1, 'a'), (2, 'b')")
-    replication.capture("public.t")
-    replication.catch_up()
-    replication.sql("alter table t add z int; update t set z = 5 where id = 1")
-    replication.tick()
-    if is_acked:
-        replication.sql("alter table t alter a set not null")
-    replication.run(ack=is_acked)
-    replication.sql(then)
-    replication.catch_up()
-    source = replication.source("public.t")
-    live = replication.live("public.t")
-    assert (live if deletes == HARD else with_columns_of(live, source)) == source
-    assert replication.verify().is_equal
-
-
-SWAP = "alter table t rename a to c; alter table t rename b to a; alter table t rename c to b"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("deletes", [HARD, SOFT])
-@pytest.mark.parametrize("then", [SWAP, "alter table t add y int default 3", "select 1"])
-def test_an_attempt_without_an_ack_may_have_altered_the_replica(
-    replication: Replication, deletes: Deletes, then: str
-) -> None:
-    replication.keep(deletes)
-    replication.sql("create table t (id int primary key, a text, b text)")
-    replication.sql("insert into t select n, 'a' || n, 'b' || n from generate_series(1, 3) n")
-    replication.capture("public.t")
-    replication.catch_up()
-    replication.copied.clear()
-    replication.sql(f"{SWAP}; update t set a = 'new' where id = 1")
-    replication.tick()
-    replication.run(ack=False)
-    replication.sql(f"{then}; update t set b = 'later' where id = 2")
-    for _ in range(2):
-        replication.catch_up()
-        source = replication.source("public.t")
-        assert with_columns_of(replication.live("public.t"), source) == source
-        replication.sql("insert into t select count(*) + 1 from t")
-    if then == "select 1" and "renames" in follows(replication):
-        assert not any(text.startswith("copying") for text in replication.copied)
-
-
 def test_a_table_that_stands_apart_follows_when_it_joins_the_others(
     replication: Replication,
 ) -> None:
@@ -203,15 +145,11 @@ def test_a_table_that_stands_apart_follows_when_it_joins_the_others(
     replication.catch_up()
     assert noted(replication)
     replication.copied.clear()
-    replication.sql("update b set x = 'x' where id = 1; alter table b add z int default 7")
-    replication.catch_up()
+    replication.follow("update b set x = 'x' where id = 1; alter table b add z int default 7")
     replication.sql(f"alter table b rename x to y; insert into b values (8, '{GOOD}', 'y', 8)")
     replication.sql(f"insert into b values (9, '{BAD}'); delete from b where id = 9")
     mend(replication)
-    end_pauses(replication)
-    replication.catch_up()
-    assert not noted(replication)
-    replication.check()
+    join(replication)
     copies = [text for text in replication.copied if text.startswith("copying")]
     # Iceberg's replica is copied.
     assert not copies or isinstance(replication, IcebergReplication)
@@ -222,16 +160,15 @@ def test_a_name_that_is_masked_or_left_out_may_pass_to_another_column(
 ) -> None:
     spec = TableSpec("public.t", exclude=["c"], mask={"a": "sha256"})
     replication.sql("create table t (id int primary key, a text, b text, c text, d text)")
-    replication.sql("insert into t values (1, 'a', 'b', 'c', 'd'), (2, 'a2', 'b2', 'c2', 'd2')")
-    replication.capture(spec)
-    replication.catch_up()
+    replication.begin(
+        "insert into t values (1, 'a', 'b', 'c', 'd'), (2, 'a2', 'b2', 'c2', 'd2')", spec
+    )
     for one, other in (("a", "b"), ("c", "d")):
-        replication.sql(
+        replication.follow(
             f"update t set a = 'x' where id = 1; alter table t rename {one} to x;"
             f"alter table t rename {other} to {one}; alter table t rename x to {other};"
             "update t set b = 'y' where id = 2"
         )
-        replication.catch_up()
         rows = replication.source("public.t")
         for row in rows:
             row.pop("c")
@@ -240,13 +177,9 @@ def test_a_name_that_is_masked_or_left_out_may_pass_to_another_column(
 
 
 def test_a_copy_says_that_changes_do_not_tell_their_columns(replication: Replication) -> None:
-    replication.sql("create table t (id int primary key, a int)")
-    replication.capture("public.t")
-    replication.catch_up()
+    replication.begin("create table t (id int primary key, a int)")
     replication.sql("insert into t values (1, 1); alter table t drop a; alter table t add a int")
-    replication.sql("insert into t values (2, 2)")
-    replication.catch_up()
-    replication.check()
+    replication.follow_and_check("insert into t values (2, 2)")
     is_known = {"drops", "nulls"} <= follows(replication)
     assert ("changes do not tell which columns" in replication.copied[-1]) == is_known
 
@@ -256,9 +189,7 @@ def test_a_copy_says_that_changes_do_not_tell_their_columns(replication: Replica
 def test_rows_before_a_column_in_one_transaction_come_after_its_subtransaction(
     replication: Replication, first: str
 ) -> None:
-    replication.sql("create table t (id int primary key, a text)")
-    replication.capture("public.t")
-    replication.catch_up()
+    replication.begin("create table t (id int primary key, a text)")
     with psycopg.connect(replication.url) as db:
         db.execute("insert into t values (3, 'x')")
         with db.transaction():
@@ -266,28 +197,133 @@ def test_rows_before_a_column_in_one_transaction_come_after_its_subtransaction(
         replication.sql("create table later ()")
         replication.tick()
     replication.run()
-    replication.catch_up()
-    replication.check()
+    replication.follow_and_check()
 
 
 @pytest.mark.parametrize("replication", ["delta", "iceberg", "postgres"], indirect=True)
 def test_a_partitioned_table_gets_a_column(replication: Replication) -> None:
-    replication.sql(
+    replication.begin(
         "create table t (id int primary key, a text) partition by list (id);"
         "create table t1 partition of t for values in (1);"
         "create table t2 (a text, id int not null); alter table t attach partition t2 default;"
         "insert into t values (1, 'a'), (2, 'b'), (3, 'c')"
     )
-    replication.capture("public.t")
-    replication.catch_up()
     replication.copied.clear()
     replication.sql("update t set a = 'x' where id = 2; alter table t add c int")
-    replication.sql("insert into t values (4, 'd')")
-    replication.catch_up()
-    replication.check()
-    replication.sql("alter table t add d int default 7; update t1 set a = 'y'")
-    replication.catch_up()
-    replication.check()
+    replication.follow_and_check("insert into t values (4, 'd')")
+    replication.follow_and_check("alter table t add d int default 7; update t1 set a = 'y'")
     assert replication.verify().is_equal
     fills = "values" in follows(replication)
     assert sum(text.startswith("copying") for text in replication.copied) == (not fills)
+
+
+T = "public.t"
+SWAP = "alter table t rename a to x; alter table t rename b to a; alter table t rename x to b"
+
+
+def copied_table(replication: Replication, table: str | TableSpec = T) -> None:
+    replication.sql("create table t (id int primary key, a varchar(4), b text)")
+    replication.begin(
+        "insert into t select n, 'a' || n, 'b' || n from generate_series(1, 5) n", table
+    )
+    replication.copied.clear()
+
+
+@pytest.mark.slow
+def test_a_replica_in_the_lake_follows_columns_that_are_renamed_there_and_back(
+    lake: LakeReplication,
+) -> None:
+    copied_table(lake)
+    # Iceberg uses the first schema again.
+    for old, new in (("b", "c"), ("c", "b"), ("b", "c")):
+        lake.follow_and_check(
+            f"alter table t rename {old} to {new}; update t set {new} = '{new}' where id = 3"
+        )
+        lake.sink(T).maintain(lake.spark, lake.url)
+        assert lake.verify().is_equal
+    assert not any("copying" in message for message in lake.copied)
+
+
+def set_back(iceberg: IcebergReplication, snapshot: int) -> None:
+    """Does what a rollback of Spark does, of rows and not of columns."""
+    with iceberg.table(T).transaction() as change:
+        update = SetSnapshotRefUpdate(ref_name="main", type="branch", snapshot_id=snapshot)
+        change._apply((update,), ())
+
+
+@pytest.mark.slow
+def test_an_iceberg_replica_that_is_set_back_to_other_columns_is_copied(
+    iceberg: IcebergReplication,
+) -> None:
+    copied_table(iceberg)
+    found = iceberg.table(T).current_snapshot()
+    iceberg.follow(SWAP)
+    # By the names of columns, the old files have the new rows.
+    iceberg.follow("update t set a = b, b = a")
+    set_back(iceberg, found.snapshot_id)
+    with pytest.raises(InvalidArgument, match="columns that were renamed"):
+        iceberg.sink(T).read(iceberg.spark, iceberg.url, found.snapshot_id)
+    assert iceberg.verify().problem
+    iceberg.follow_and_check("insert into t values (9, 'x', 'y')")
+    assert iceberg.verify().is_equal
+    # From then on, it is like any other.
+    iceberg.follow_and_check(f"{SWAP}; update t set a = 'new' where id = 2")
+
+
+@pytest.mark.slow
+def test_an_excluded_column_gets_another_type(replication: Replication) -> None:
+    copied_table(replication, TableSpec(T, exclude=["a"]))
+    replication.follow("alter table t alter a type text; update t set b = 'late' where id = 5")
+    rows = [{"id": row["id"], "b": row["b"]} for row in replication.source("t")]
+    assert sorted(map(str, replication.replica(T))) == sorted(
+        str(dict(sorted(row.items()))) for row in rows
+    )
+    assert not any("copying" in message for message in replication.copied)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deletes", [SOFT, HISTORY])
+def test_files_that_are_replaced_keep_the_values_of_dropped_columns(
+    iceberg: IcebergReplication, deletes: Deletes
+) -> None:
+    iceberg.target = replace(iceberg.target, deletes=deletes, merge_on_read=False)
+    copied_table(iceberg)
+    iceberg.follow("alter table t drop b; delete from t where id = 1")
+    iceberg.follow("update t set a = 'new' where id = 2")
+    found = {(row["id"], row["b"]) for row in iceberg.replica(T)}
+    assert {(3, "b3"), (4, "b4"), (5, "b5"), (2, None)} <= found
+
+
+def comments(replication: LakeReplication) -> dict[str, str]:
+    """The comments that readers find, by column."""
+    if isinstance(replication, IcebergReplication):
+        found = {x.name: x.doc for x in replication.table("public.t").schema().fields}
+    else:
+        assert isinstance(replication, DeltaReplication)
+        fields = replication.table("public.t").schema().fields
+        found = {x.name: x.metadata.get("comment") for x in fields}
+    return {name: text for name, text in found.items() if text}
+
+
+def test_a_changed_comment_is_carried_over_without_a_copy(lake: LakeReplication) -> None:
+    lake.begin(
+        "create table t (id int primary key, v text, w text);"
+        "comment on column t.id is 'a number'; comment on column t.w is 'goes';"
+        "insert into t values (1, 'a', 'b')"
+    )
+    assert comments(lake) == {"id": "a number", "w": "goes"}
+    lake.copied.clear()
+
+    lake.sql("comment on column t.v is 'a ''text'''; comment on column t.w is null")
+    lake.follow("update t set v = 'c'")
+
+    assert comments(lake) == {"id": "a number", "v": "a 'text'"}
+    assert not any("copying" in text for text in lake.copied)
+    lake.check()
+
+    lake.sql("alter table t rename v to x; comment on column t.x is 'renamed'")
+    lake.follow("update t set x = 'd'")
+
+    assert comments(lake) == {"id": "a number", "x": "renamed"}
+    assert not any("copying" in text for text in lake.copied)
+    lake.check()

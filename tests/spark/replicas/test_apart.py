@@ -2,16 +2,14 @@
 
 import pytest
 
-from pgque_dagster.client import Client
 from pgque_dagster.client.errors import InvalidArgument
-from pgque_dagster.client.replicas.capture import copy_again
 from pgque_dagster.client.replicas.deletes import HISTORY, SOFT
 from pgque_dagster.client.replicas.outcome import Apart
 from tests.support.replicas.apart import (
     BAD,
     GOOD,
-    end_pauses,
     insert,
+    join,
     mend,
     needed,
     noted,
@@ -19,13 +17,7 @@ from tests.support.replicas.apart import (
     rotate,
     spoil,
 )
-from tests.support.replicas.replication import (
-    CONSUMER,
-    QUEUE,
-    DeltaReplication,
-    LakeReplication,
-    Replication,
-)
+from tests.support.replicas.replication import DeltaReplication, LakeReplication, Replication
 from tests.support.servers.logins import as_login
 
 
@@ -34,8 +26,7 @@ def test_a_table_that_fails_stands_apart_and_joins_again(replication: Replicatio
     stands = replication.last_tick()
     insert(replication, 2)
     spoil(replication, 3)
-    replication.tick()
-    *others, apart = replication.run()
+    *others, apart = replication.catch_up()
     assert [each.spec.source for each in others] == ["public.a", "public.c"]
     assert isinstance(apart, Apart)
     assert (apart.name, apart.tick_id) == ("public.b", stands)
@@ -44,8 +35,7 @@ def test_a_table_that_fails_stands_apart_and_joins_again(replication: Replicatio
     assert len(replication.replica("public.b")) == 1
     for number in (4, 5):
         insert(replication, number)
-        replication.sql("delete from b where id = 1; update a set d = null where id = 1")
-        replication.catch_up()
+        replication.follow("delete from b where id = 1; update a set d = null where id = 1")
         rotate(replication)
     replication.check("public.a", "public.c")
     assert noted(replication) == [("public.b", stands, 1)], (
@@ -54,14 +44,14 @@ def test_a_table_that_fails_stands_apart_and_joins_again(replication: Replicatio
     assert needed(replication) == stands
     assert not replication.verify("public.b").is_equal
 
-    end_pauses(replication)
     insert(replication, 7)
+    replication.end_pauses()
     replication.catch_up()
     assert noted(replication) == [("public.b", stands, 2)]
 
     mend(replication)
     insert(replication, 8, "ac")
-    end_pauses(replication)
+    replication.end_pauses()
     replication.catch_up()
 
     assert noted(replication) == []
@@ -70,8 +60,7 @@ def test_a_table_that_fails_stands_apart_and_joins_again(replication: Replicatio
     assert replication.verify("public.b").is_equal
     assert len([each for each in replication.copied if "copying" in each]) == 3
     insert(replication, 9)
-    replication.catch_up()
-    replication.check()
+    replication.follow_and_check()
 
 
 @pytest.mark.parametrize("tables", ["b", "abc"])
@@ -103,24 +92,18 @@ def test_the_only_table_and_all_tables_stand_apart_by_their_values(
         replication.sql(f"update {table} set d = '{GOOD}' where d = '{BAD}'")
         replication.sql(f"delete from {table} where id = 1")
     insert(replication, 5, tables)
-    end_pauses(replication)
-    replication.catch_up()
-    assert noted(replication) == []
-    replication.check()
+    join(replication)
     assert len([each for each in replication.copied if "copying" in each]) == 3
     insert(replication, 6, tables)
-    replication.catch_up()
-    replication.check()
+    replication.follow_and_check()
 
 
 @pytest.mark.parametrize("replication", ["delta", "postgres"], indirect=True)
 def test_the_run_fails_if_all_tables_fail_by_more_than_values(replication: Replication) -> None:
     prepare(replication)
     spoil(replication, 3, "a")
-    replication.sql("alter table b rename to other; drop table c")
-    replication.tick()
     with pytest.raises(InvalidArgument, match=r"no table public\.b"):
-        replication.run()
+        replication.follow("alter table b rename to other; drop table c")
     assert noted(replication) == []
 
 
@@ -140,16 +123,13 @@ def test_two_tables_that_stand_apart_at_different_ticks_join_each_by_itself(
     assert first[1] < second[1]
     assert needed(replication) == first[1]
     mend(replication, "a")
-    end_pauses(replication)
+    replication.end_pauses()
     replication.catch_up()
     assert [name for name, *_ in noted(replication)] == ["public.b"]
     assert needed(replication) == second[1]
     replication.check("public.a", "public.c")
     replication.sql(f"delete from b where d = '{BAD}'")
-    end_pauses(replication)
-    replication.catch_up()
-    assert noted(replication) == []
-    replication.check()
+    join(replication)
 
 
 @pytest.mark.parametrize("deletes", [SOFT, pytest.param(HISTORY, marks=pytest.mark.slow)])
@@ -157,13 +137,13 @@ def test_what_a_table_missed_is_kept_as_a_batch_would(
     delta: DeltaReplication, deletes: str
 ) -> None:
     delta.keep(deletes)  # type: ignore[arg-type]
-    prepare(delta)
+    prepare(delta, "b")
     spoil(delta, 2)
-    insert(delta, 4)
+    insert(delta, 4, "b")
     delta.catch_up()
     delta.sql(f"delete from b where id = 1; update b set d = '{GOOD}' where id = 2")
-    insert(delta, 3)
-    end_pauses(delta)
+    insert(delta, 3, "b")
+    delta.end_pauses()
     delta.catch_up()
     assert noted(delta) == []
     assert {row["id"] for row in delta.replica("public.b")} == {1, 2, 3, 4}
@@ -189,7 +169,7 @@ def test_a_right_that_is_revoked_and_granted(replication: Replication) -> None:
     replication.sql("grant select on b to login_reader_writer")
     insert(replication, 3)
     replication.tick()
-    end_pauses(replication)
+    replication.end_pauses()
     replication.url = login
     replication.run()
     replication.url = owner
@@ -222,18 +202,14 @@ def test_a_table_that_is_not_what_it_was(
     replication.catch_up()
     replication.sql(script)
     insert(replication, 2, "a")
-    replication.sql("do $$ begin insert into other values (3); exception when others then end $$")
-    replication.tick()
-    *_, apart = replication.run()
-    assert isinstance(apart, Apart)
-    assert reason in apart.reason
+    found = replication.why_apart(
+        "do $$ begin insert into other values (3); exception when others then end $$"
+    )
+    assert reason in found
     replication.check("public.a")
     replication.sql(way_out)
     insert(replication, 4, "ab")
-    end_pauses(replication)
-    replication.catch_up()
-    assert noted(replication) == []
-    replication.check()
+    join(replication)
 
 
 @pytest.mark.parametrize("replication", ["delta", "postgres"], indirect=True)
@@ -257,7 +233,7 @@ def test_a_consumer_that_is_moved_or_restored_has_the_table_copied(
     replication.sql(script)
     assert needed(replication) > noted(replication)[0][1], "nothing is kept for a copy"
     mend(replication)
-    end_pauses(replication)
+    replication.end_pauses()
     replication.tick()
     if "renew" in script:
         return
@@ -274,8 +250,7 @@ def test_a_repair_has_it_copied_at_once_and_frees_what_is_kept(replication: Repl
     mend(replication)
     insert(replication, 3)
     stands = noted(replication)[0][1]
-    with Client(replication.url) as client:
-        copy_again(client, QUEUE, CONSUMER, "public.b")
+    replication.repair("public.b")
     # The last two ticks always stay.
     replication.tick()
     assert needed(replication) > stands
@@ -286,20 +261,18 @@ def test_a_repair_has_it_copied_at_once_and_frees_what_is_kept(replication: Repl
 
 
 def test_a_first_copy_that_fails_stands_apart_and_keeps_no_event(delta: DeltaReplication) -> None:
-    prepare(delta)
-    delta.sql(f"create table e (id int primary key, d date); insert into e values (1, '{BAD}')")
-    delta.capture("public.e")
-    delta.catch_up()
+    prepare(delta, "a")
+    delta.begin(
+        f"create table e (id int primary key, d date); insert into e values (1, '{BAD}')",
+        "public.e",
+    )
     ((name, stands, _),) = noted(delta)
     assert name == "public.e"
-    insert(delta, 2)
+    insert(delta, 2, "a")
     delta.catch_up()
     assert needed(delta) > stands
     mend(delta, "e")
-    end_pauses(delta)
-    delta.catch_up()
-    assert noted(delta) == []
-    delta.check()
+    join(delta)
 
 
 @pytest.mark.parametrize("replication", ["delta", "postgres"], indirect=True)

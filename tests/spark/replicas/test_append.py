@@ -2,13 +2,10 @@
 
 import pytest
 
-from pgque_dagster.client import Client
 from pgque_dagster.client.errors import InvalidArgument, PgqueError
-from pgque_dagster.client.replicas.capture import copy_again
 from pgque_dagster.client.replicas.spec import TableSpec
-from tests.client.consumer.support import expire_leases
-from tests.support.replicas.faults import Faults, Killed
-from tests.support.replicas.replication import CONSUMER, QUEUE, PostgresReplication, Replication
+from tests.support.replicas.faults import Faults
+from tests.support.replicas.replication import PostgresReplication, Replication
 
 LOG = TableSpec("public.t", mode="append")
 TABLE = "create table t (at timestamptz, v int, data bytea, f float8)"
@@ -16,9 +13,7 @@ ROWS = "('2026-01-01', 1, '\\x00', 'NaN'), (null, null, null, null), (null, null
 
 
 def begin(replication: Replication) -> None:
-    replication.sql(f"{TABLE}; insert into t values {ROWS}")
-    replication.capture(LOG)
-    replication.catch_up()
+    replication.begin(f"{TABLE}; insert into t values {ROWS}", LOG)
 
 
 def test_equal_rows_are_as_many_as_in_the_source(replication: Replication) -> None:
@@ -38,8 +33,7 @@ def test_equal_rows_are_as_many_as_in_the_source(replication: Replication) -> No
     )
     found = replication.verify(LOG)
     assert (found.rows, found.differences) == (7, 2)
-    with Client(replication.url) as client:
-        copy_again(client, QUEUE, CONSUMER, "public.t")
+    replication.repair()
     replication.catch_up()
     assert replication.verify(LOG).is_equal
 
@@ -57,41 +51,30 @@ def test_a_change_that_is_no_insert_stops_the_replica_and_not_the_writer(
         stopped = rf"public\.t is replicated by append.* of type .*{kind}"
         with pytest.raises(InvalidArgument, match=stopped):
             replication.catch_up()
-        with Client(replication.url) as client:
-            copy_again(client, QUEUE, CONSUMER, "public.t")
+        replication.repair()
         replication.catch_up()
         assert replication.verify(LOG).is_equal
-    replication.sql("truncate t; insert into t (v) values (8)")
-    replication.catch_up()
+    replication.follow("truncate t; insert into t (v) values (8)")
     assert [row["v"] for row in replication.replica("public.t")] == [8]
 
 
-@pytest.mark.parametrize("dies", [True, False])
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_an_attempt_that_dies_or_is_overtaken_repeats_no_row(
-    replication: Replication, monkeypatch: pytest.MonkeyPatch, when: str, dies: bool
+def test_an_attempt_that_is_overtaken_repeats_no_row(
+    replication: Replication, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(replication)
     replication.sql(f"insert into t values {ROWS}")
     replication.tick()
 
     def others_go_on() -> None:
-        with replication.connect() as db:
-            expire_leases(db)
+        replication.end_leases()
         replication.run()
-
-    def die() -> None:
-        raise Killed
 
     point = "record" if isinstance(replication, PostgresReplication) else "commit"
-    Faults(replication, monkeypatch).set(f"{when} {point}", 0, die if dies else others_go_on)
-    with pytest.raises((Killed, PgqueError)):
+    Faults(replication, monkeypatch).set(f"before {point}", 0, others_go_on)
+    with pytest.raises(PgqueError):
         replication.run()
-    if dies:
-        others_go_on()
     assert len(replication.replica("public.t")) == 6
-    replication.sql("insert into t (v) values (3)")
-    replication.catch_up()
+    replication.follow("insert into t (v) values (3)")
     assert replication.verify(LOG).is_equal
     assert len(replication.copied) == 1
 
@@ -118,15 +101,11 @@ def test_the_mode_follows_the_key_and_the_target(replication: Replication) -> No
     replication.capture(LOG)
     replication.catch_up()
     replication.keep("soft")
-    replication.sql("insert into t values (1)")
-    replication.tick()
     with pytest.raises(InvalidArgument, match="deletes: hard"):
-        replication.run()
+        replication.follow("insert into t values (1)")
     replication.keep("hard")
     replication.sql("alter table t add primary key (v)")
     replication.tables = ["public.t"]
     replication.catch_up()
-    replication.sql("update t set v = 2")
-    replication.catch_up()
-    replication.check()
+    replication.follow_and_check("update t set v = 2")
     assert replication.verify("public.t").is_equal

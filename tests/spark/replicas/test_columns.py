@@ -5,13 +5,9 @@ import pytest
 
 from pgque_dagster.client import Client
 from pgque_dagster.client.errors import InvalidArgument
-from pgque_dagster.client.replicas.capture import copy_again
-from pgque_dagster.client.replicas.outcome import Apart
 from pgque_dagster.client.replicas.source import SourceTable
 from pgque_dagster.client.replicas.spec import TableSpec
 from tests.support.replicas.replication import (
-    CONSUMER,
-    QUEUE,
     LakeReplication,
     PostgresReplication,
     Replication,
@@ -34,12 +30,11 @@ EXPECTED = f"(select id, f, {', '.join(HASHES)} from t) t"
 
 
 def test_columns_are_left_out_or_masked_in_copies_and_changes(replication: Replication) -> None:
-    replication.sql(
+    replication.begin(
         f"{TABLE}; insert into t values (1, 'a@b', 'secret', '2000-01-01', 1.50, 10000000000,"
-        " '2026-01-01 12:00+00', 0.1), (2, null, null, null, null, null, null, null)"
+        " '2026-01-01 12:00+00', 0.1), (2, null, null, null, null, null, null, null)",
+        SPEC,
     )
-    replication.capture(SPEC)
-    replication.catch_up()
     assert replication.replica("public.t") == rows_of(replication.url, EXPECTED)
     replication.sql(
         "update t set email = 'c@d', f = 0.3 where id = 2; delete from t where id = 1;"
@@ -57,22 +52,20 @@ def test_columns_are_left_out_or_masked_in_copies_and_changes(replication: Repli
 
 @pytest.mark.parametrize("replication", ["iceberg", "postgres"], indirect=True)
 def test_other_columns_have_the_table_copied_again(replication: Replication) -> None:
-    replication.sql(f"{TABLE}; insert into t (id, email, notes) values (1, 'a', 'x')")
-    replication.capture(SPEC)
-    replication.catch_up()
+    replication.begin(f"{TABLE}; insert into t (id, email, notes) values (1, 'a', 'x')", SPEC)
     for spec in (TableSpec("public.t", ["email"]), "public.t"):
         replication.tables = [spec]
         assert "left out, masked or text" in (replication.verify(spec).why_not or "")
-        replication.sql("insert into t (id) select max(id) + 1 from t")
-        replication.catch_up()
+        replication.follow("insert into t (id) select max(id) + 1 from t")
         assert replication.verify(spec).is_equal
     replication.check()
     assert len(replication.copied) == 3
 
 
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
+def test_what_cannot_be_left_out_or_masked_is_refused(queue_url: str) -> None:
+    with psycopg.connect(queue_url, autocommit=True) as db:
+        db.execute(TABLE)
+    refused = (
         (TableSpec("t", ["id"]), "part of the key"),
         (TableSpec("t", mask={"id": "sha256"}), "part of the key"),
         (TableSpec("t", ["missing"]), "no column missing"),
@@ -86,15 +79,11 @@ def test_other_columns_have_the_table_copied_again(replication: Replication) -> 
         (TableSpec("t", unstorable={"f": "text"}), "the lake holds each value"),
         (TableSpec("t", mask={"born": "sha256"}, unstorable={"born": "text"}), "twice"),
         (TableSpec("t", arrays="lists"), "arrays as 'lists'"),
-    ],
-)
-def test_what_cannot_be_left_out_or_masked_is_refused(
-    queue_url: str, spec: TableSpec, words: str
-) -> None:
-    with psycopg.connect(queue_url, autocommit=True) as db:
-        db.execute(TABLE)
-    with Client(queue_url) as client, pytest.raises(InvalidArgument, match=words):
-        SourceTable.find(client, spec)
+    )
+    with Client(queue_url) as client:
+        for spec, words in refused:
+            with pytest.raises(InvalidArgument, match=words):
+                SourceTable.find(client, spec)
 
 
 ARRAYS = (
@@ -110,23 +99,20 @@ def test_arrays_are_lists_on_request_in_copies_and_changes(lake: LakeReplication
         """ '{1.5,null}',"""
         " '{0.1,-0,null}', '{t,null,f}', '{5e0b40d3-0000-4000-8000-00000000000f}', '{7}', 1"
     )
-    lake.sql(
-        f"{ARRAYS} insert into a values (1, {values}); insert into a (id, i) values (2, '{{}}')"
+    lake.begin(
+        f"{ARRAYS} insert into a values (1, {values}); insert into a (id, i) values (2, '{{}}')",
+        LISTS,
     )
-    lake.capture(LISTS)
-    lake.catch_up()
     lake.sql(f"insert into a values (4, {values}); delete from a where id = 2")
-    assert lake.verify(LISTS).is_equal
     lake.catch_up()
     assert lake.replica("public.a") == rows_of(
         lake.url, "(select id, i, t, at, n, f, b, u::text[] as u, d::int[] as d, plain from a) a"
     )
     lake.sql("set session_replication_role = replica; update a set i = '{null,1}' where id = 4")
     assert lake.verify(LISTS).differences == 1
-    with Client(lake.url) as client:
-        copy_again(client, QUEUE, CONSUMER, "public.a")
+    lake.repair("public.a")
     lake.catch_up()
-    assert lake.verify(LISTS).is_equal
+    assert {row["id"]: row["i"] for row in lake.replica("public.a")} == {1: [1, None], 4: [None, 1]}
     assert len(lake.copied) == 2
 
 
@@ -137,17 +123,12 @@ def test_arrays_are_lists_on_request_in_copies_and_changes(lake: LakeReplication
 def test_an_array_that_is_no_list_stops_the_batch_and_loses_nothing(
     lake: LakeReplication, text: str
 ) -> None:
-    lake.sql(ARRAYS)
-    lake.capture(LISTS)
-    lake.catch_up()
-    lake.sql(f"insert into a (id, i) values (1, '{text}')")
-    lake.tick()
-    (apart,) = lake.run()
-    assert isinstance(apart, Apart)
-    assert "row of public.a with id 1 " in apart.reason
-    assert "has an array with several" in apart.reason
+    lake.begin(ARRAYS, LISTS)
+    reason = lake.why_apart(f"insert into a (id, i) values (1, '{text}')")
+    assert "row of public.a with id 1 " in reason
+    assert "has an array with several" in reason
     lake.tables = ["public.a"]
-    lake.sql("update pgque.replica_apart set retry_at = clock_timestamp()")
+    lake.end_pauses()
     lake.catch_up()
     assert [(row["id"], row["i"]) for row in lake.replica("public.a")] == [(1, text)]
 
@@ -155,9 +136,7 @@ def test_an_array_that_is_no_list_stops_the_batch_and_loses_nothing(
 @pytest.mark.parametrize("lake", ["delta"], indirect=True)
 def test_kept_texts_do_not_become_lists(lake: LakeReplication) -> None:
     lake.keep("soft")
-    lake.sql(f"{ARRAYS} insert into a (id, i) values (1, '{{1}}')")
-    lake.capture("public.a")
-    lake.catch_up()
+    lake.begin(f"{ARRAYS} insert into a (id, i) values (1, '{{1}}')", "public.a")
     lake.tables = [LISTS]
     lake.sql("insert into a (id) values (2)")
     with pytest.raises(InvalidArgument, match="move the replica away"):
@@ -167,15 +146,12 @@ def test_kept_texts_do_not_become_lists(lake: LakeReplication) -> None:
 def test_postgresql_holds_each_value_and_refuses_a_choice(postgres: PostgresReplication) -> None:
     postgres.sql("create table t (id int primary key, d date)")
     postgres.capture(TableSpec("public.t", unstorable={"d": "text"}))
-    postgres.tick()
     with pytest.raises(InvalidArgument, match="Leave unstorable out"):
-        postgres.run()
+        postgres.catch_up()
 
 
 def test_arrays_in_postgresql_stay_arrays(postgres: PostgresReplication) -> None:
-    postgres.sql(f"{ARRAYS} insert into a (id, i) values (1, '{{{{1,2}},{{3,4}}}}')")
-    postgres.capture(LISTS)
-    postgres.catch_up()
+    postgres.begin(f"{ARRAYS} insert into a (id, i) values (1, '{{{{1,2}},{{3,4}}}}')", LISTS)
     assert postgres.replica("public.a") == postgres.source("public.a")
 
 
@@ -191,16 +167,10 @@ FAR = "values ('{}', '-infinity', 'NaN', '[0:1]={{infinity,10000-01-01}}', -1)"
 
 @pytest.mark.slow
 def test_values_that_the_lake_cannot_hold_are_text_on_request(lake: LakeReplication) -> None:
-    lake.sql(ODD)
-    lake.capture(TableSpec("public.o", arrays="list"))
-    lake.catch_up()
-    lake.sql(f"insert into o {FAR.format('infinity')}")
-    lake.tick()
-    (apart,) = lake.run()
-    assert isinstance(apart, Apart)
-    assert "unstorable: {" in apart.reason
+    lake.begin(ODD, TableSpec("public.o", arrays="list"))
+    assert "unstorable: {" in lake.why_apart(f"insert into o {FAR.format('infinity')}")
     lake.tables = [AS_TEXT]
-    lake.sql("update pgque.replica_apart set retry_at = clock_timestamp()")
+    lake.end_pauses()
     lake.catch_up()
     lake.sql(
         f"insert into o {FAR.format('10000-01-01')}; delete from o where day = 'infinity';"

@@ -6,9 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
-from pgque_dagster.client import Client
 from pgque_dagster.client.errors import InvalidArgument
-from pgque_dagster.client.replicas.capture import copy_again
 from pgque_dagster.client.replicas.deletes import (
     DELETED_TICK,
     FROM_TICK,
@@ -20,13 +18,10 @@ from pgque_dagster.client.replicas.deletes import (
 from pgque_dagster.spark.replicas.deletes import changed_rows, copied_rows, mark_columns
 from pgque_dagster.spark.replicas.location import DeltaReplicas
 from tests.support.replicas.replication import (
-    CONSUMER,
-    QUEUE,
     IcebergReplication,
     PostgresReplication,
     Replication,
     Row,
-    with_columns_of,
 )
 
 # What is kept is decided in one place for both formats of the lake.
@@ -36,39 +31,21 @@ ONE_FORMAT = pytest.mark.parametrize("replication", ["delta", "postgres"], indir
 @pytest.fixture
 def soft(replication: Replication) -> Replication:
     """Replicas that mark deleted rows."""
-    return keeping(replication, "soft")
+    replication.keep("soft")
+    return replication
 
 
 @pytest.fixture
 def history(replication: Replication) -> Replication:
     """Replicas that keep each version."""
-    return keeping(replication, "history")
-
-
-def keeping(replication: Replication, deletes: Deletes) -> Replication:
-    replication.keep(deletes)
+    replication.keep("history")
     return replication
-
-
-def start(replication: Replication, script: str) -> None:
-    """Creates the source, and copies it for the first time."""
-    replication.sql(script)
-    replication.capture("public.t")
-    replication.catch_up()
 
 
 def follow(replication: Replication, script: str) -> int:
     """Changes the source, catches up, and returns the tick at which the replica is."""
-    replication.sql(script)
-    replication.catch_up()
-    rows = replication.source("public.t")
-    assert with_columns_of(replication.live("public.t"), rows) == rows
+    replication.follow_and_check(script)
     return replication.last_tick()
-
-
-def copy(replication: Replication) -> None:
-    with Client(replication.url) as client:
-        copy_again(client, QUEUE, CONSUMER, "public.t")
 
 
 def marks(replication: Replication) -> dict[int, int | None]:
@@ -90,7 +67,7 @@ TABLE = "create table t (id int primary key, v text); insert into t values (1, '
 
 
 def test_a_deleted_row_stays_with_the_tick_and_comes_again(soft: Replication) -> None:
-    start(soft, TABLE)
+    soft.begin(TABLE)
     follow(soft, "insert into t values (3, 'c')")
     assert marks(soft) == {1: None, 2: None, 3: None}
     gone = follow(soft, "update t set v = 'z' where id = 2; delete from t where id = 2")
@@ -107,7 +84,7 @@ def test_a_deleted_row_stays_with_the_tick_and_comes_again(soft: Replication) ->
 @pytest.mark.in_the_lake
 @ONE_FORMAT
 def test_a_copy_marks_the_rows_that_are_gone_and_forgets_none(soft: Replication) -> None:
-    start(soft, TABLE)
+    soft.begin(TABLE)
     first = follow(soft, "delete from t where id = 1")
     follow(soft, "truncate t; insert into t values (3, 'c')")
     found = marks(soft)
@@ -116,10 +93,7 @@ def test_a_copy_marks_the_rows_that_are_gone_and_forgets_none(soft: Replication)
     follow(soft, "alter table t drop column v; alter table t add column w int default 7")
     assert {
         row["id"]: (row["v"], row["w"]) for row in soft.replica("public.t") if row["id"] < 3
-    } == {
-        1: ("a", None),
-        2: ("b", None),
-    }
+    } == {1: ("a", None), 2: ("b", None)}
     assert marks(soft) == found
     follow(soft, "insert into t values (1, 1); delete from t where id = 3")
     assert marks(soft) == {1: None, 2: found[2], 3: soft.last_tick()}
@@ -128,7 +102,7 @@ def test_a_copy_marks_the_rows_that_are_gone_and_forgets_none(soft: Replication)
 
 @ONE_FORMAT
 def test_values_of_a_column_that_is_dropped_stay_until_the_row_changes(soft: Replication) -> None:
-    start(soft, "create table t (id int primary key, v text, w int)")
+    soft.begin("create table t (id int primary key, v text, w int)")
     follow(soft, "insert into t values (1, 'a', 1), (2, 'b', 2), (3, 'c', 3)")
     follow(soft, "alter table t drop column v; update t set w = 4 where id = 2")
     values = {row["id"]: row["v"] for row in soft.replica("public.t")}
@@ -140,7 +114,7 @@ def test_values_of_a_column_that_is_dropped_stay_until_the_row_changes(soft: Rep
 
 @ONE_FORMAT
 def test_the_table_at_any_tick_can_be_asked_for(history: Replication) -> None:
-    start(history, TABLE)
+    history.begin(TABLE)
     seen = {}
     for script in (
         "select 1",
@@ -164,7 +138,7 @@ def test_the_table_at_any_tick_can_be_asked_for(history: Replication) -> None:
 
 
 def test_columns_that_go_and_come_take_no_version_away(history: Replication) -> None:
-    start(history, TABLE)
+    history.begin(TABLE)
     before = follow(history, "delete from t where id = 2")
     follow(history, "alter table t add column w int default 7")
     after = follow(history, "alter table t drop column v; insert into t values (3, 8)")
@@ -182,8 +156,8 @@ def test_columns_that_go_and_come_take_no_version_away(history: Replication) -> 
 def test_a_batch_that_is_applied_again_changes_nothing(
     replication: Replication, deletes: Deletes
 ) -> None:
-    keeping(replication, deletes)
-    start(replication, TABLE)
+    replication.keep(deletes)
+    replication.begin(TABLE)
     replication.sql("update t set v = 'x' where id = 1; delete from t where id = 2")
     replication.sql("insert into t values (3, 'c')")
     replication.tick()
@@ -197,16 +171,16 @@ def test_a_batch_that_is_applied_again_changes_nothing(
 
 @ONE_FORMAT
 def test_copies_that_find_nothing_else_make_no_version(history: Replication) -> None:
-    start(history, TABLE)
+    history.begin(TABLE)
     follow(history, "delete from t where id = 2")
     before = history.replica("public.t")
     for _ in range(2):
-        copy(history)
+        history.repair()
         history.catch_up()
     assert history.replica("public.t") == before
     history.sql("set session_replication_role = replica; update t set v = 'unseen'")
     assert history.verify().differences == 1
-    copy(history)
+    history.repair()
     history.catch_up()
     assert history.verify().is_equal
     assert len(history.replica("public.t")) == 3
@@ -231,14 +205,12 @@ KEY = "alter table t drop constraint t_pkey; alter table t add primary key (v)"
 def test_another_way_or_key_is_refused_and_changes_nothing(
     history: Replication, deletes: Deletes, change: str
 ) -> None:
-    start(history, TABLE)
+    history.begin(TABLE)
     follow(history, "delete from t where id = 2")
     before = history.replica("public.t")
-    keeping(history, deletes)
-    history.sql(f"{change}; insert into t values (3, 'c')")
-    history.tick()
+    history.keep(deletes)
     with pytest.raises(InvalidArgument, match="was made with deletes: history, by id;"):
-        history.run()
+        history.follow(f"{change}; insert into t values (3, 'c')")
     assert history.replica("public.t") == before
 
 
@@ -247,18 +219,18 @@ def test_another_way_or_key_is_refused_and_changes_nothing(
 def test_a_type_that_cannot_hold_what_is_kept_is_refused(
     replication: Replication, deletes: Deletes
 ) -> None:
-    keeping(replication, deletes)
+    replication.keep(deletes)
     table = "create table t (id int primary key, v text);"
-    start(replication, f"{table} insert into t values (1, '5'), (2, '6')")
+    replication.begin(f"{table} insert into t values (1, '5'), (2, '6')")
     follow(replication, "delete from t where id = 1")
     follow(replication, "alter table t alter v type int using v::int")
     assert {row["v"] for row in replication.replica("public.t")} == {5, 6}
     follow(replication, "alter table t alter v type text; update t set v = '07'")
     before = replication.replica("public.t")
-    replication.sql("alter table t alter v type int using v::int; insert into t values (3, 3)")
-    replication.tick()
     with pytest.raises(InvalidArgument, match="column v is now of type int"):
-        replication.run()
+        replication.follow(
+            "alter table t alter v type int using v::int; insert into t values (3, 3)"
+        )
     assert replication.replica("public.t") == before
 
 
@@ -266,17 +238,14 @@ def test_a_type_that_cannot_hold_what_is_kept_is_refused(
 @pytest.mark.parametrize("to", ["timestamp", "text"])
 def test_kept_times_are_not_converted_by_a_guessed_time_zone(soft: Replication, to: str) -> None:
     convert = f"alter table t alter v type {to} using v at time zone 'America/New_York'"
-    start(soft, "create table t (id int primary key, v timestamptz); insert into t values (1)")
+    soft.begin("create table t (id int primary key, v timestamptz); insert into t values (1)")
     follow(soft, f"{convert}; delete from t")
     follow(soft, "alter table t alter v type timestamptz using null; insert into t values (2)")
     follow(soft, "update t set v = now()")
     follow(soft, "delete from t")
     before = soft.replica("public.t")
-    soft.sql(f"{convert}; insert into t values (3)")
-    soft.tick()
-
     with pytest.raises(InvalidArgument, match="column v is now of type"):
-        soft.run()
+        soft.follow(f"{convert}; insert into t values (3)")
 
     assert soft.replica("public.t") == before
 
@@ -285,18 +254,16 @@ def test_kept_times_are_not_converted_by_a_guessed_time_zone(soft: Replication, 
 def test_compaction_and_rows_of_others_take_nothing_away(
     iceberg: IcebergReplication, deletes: Deletes
 ) -> None:
-    keeping(iceberg, deletes)
-    start(iceberg, TABLE)
+    iceberg.keep(deletes)
+    iceberg.begin(TABLE)
     follow(iceberg, "delete from t where id = 1")
-    for number in (3, 4):  # A file each.
-        follow(iceberg, f"insert into t values ({number}, 'n')")
+    follow(iceberg, "insert into t values (3, 'n')")  # Another file.
     before = iceberg.replica("public.t")
     assert iceberg.sink("public.t").maintain(iceberg.spark, iceberg.url).by == 1
     assert iceberg.replica("public.t") == before
     iceberg.table("public.t").append(iceberg.arrow("public.t"))
-    iceberg.sql("update t set v = v where id = 4")
-    iceberg.catch_up()
-    copy(iceberg)
+    iceberg.follow("update t set v = v where id = 3")
+    iceberg.repair()
     follow(iceberg, "select pgque.send('changes', 'other', 'wakes the consumer')")
     assert iceberg.replica("public.t") == before
     assert len([each for each in iceberg.copied if "copying" in each]) == 2
@@ -336,8 +303,8 @@ def test_versions_of_ticks_that_come_anew_do_not_overlap(spark: SparkSession) ->
 def test_versions_in_postgres_of_ticks_that_come_anew_do_not_overlap(
     postgres: PostgresReplication,
 ) -> None:
-    keeping(postgres, "history")
-    start(postgres, TABLE)
+    postgres.keep("history")
+    postgres.begin(TABLE)
     later = postgres.last_tick() + 9
     postgres.there(f"insert into t values (7, 'old', {later - 2}, {later})")
     follow(postgres, "insert into t values (7, 'new')")

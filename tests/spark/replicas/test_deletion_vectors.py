@@ -11,13 +11,11 @@ import pytest
 from deltalake import DeltaTable, TableFeatures
 from pyroaring import BitMap64
 
-from pgque_dagster.client import Client
 from pgque_dagster.client.errors import InvalidArgument
-from pgque_dagster.client.replicas.capture import copy_again
 from pgque_dagster.spark.replicas.location import DeltaReplicas
 from pgque_dagster.spark.sinks.files.storage import StorageFailed
 from tests.support.replicas.delta import T, actions, folder, prepare, vector_files, vectors
-from tests.support.replicas.replication import CONSUMER, QUEUE, DeltaReplication
+from tests.support.replicas.replication import DeltaReplication
 from tests.support.spark.delta_tables import read_delta, read_delta_by_duckdb
 
 
@@ -43,14 +41,13 @@ def test_a_batch_writes_its_changes_and_not_the_table(
     delta: DeltaReplication, deletes: Any
 ) -> None:
     delta.keep(deletes)
-    prepare(delta, 50_000)
+    prepare(delta, 10_000)
     (before,) = folder(delta).glob("data/*/*.parquet")
     table_size = before.stat().st_size
 
     for batch in range(2):
-        delta.sql(f"update t set v = 2 where id % 500 = {batch}")
-        delta.sql(f"delete from t where id = {batch + 7}; insert into t values ({-batch}, 1)")
-        delta.catch_up()
+        delta.sql(f"update t set v = 2 where id % 100 = {batch}")
+        delta.follow(f"delete from t where id = {batch + 7}; insert into t values ({-batch}, 1)")
         delta.check() if deletes == "hard" else None
         if deletes != "soft":
             (vector,) = [x for x in vectors(delta) if x["cardinality"] > 90]
@@ -68,13 +65,10 @@ def test_a_batch_writes_its_changes_and_not_the_table(
 
 def test_files_without_rows_are_removed_from_the_table(delta: DeltaReplication) -> None:
     prepare(delta)
-    delta.sql("update t set v = v + 1")
-    delta.catch_up()
-    delta.sql("update t set v = v + 1 where id > 5")
-    delta.catch_up()
+    delta.follow("update t set v = v + 1")
+    delta.follow("update t set v = v + 1 where id > 5")
     assert len(delta.files(T)) == 2
-    delta.sql("delete from t where id > 5; update t set v = 0")
-    delta.catch_up()
+    delta.follow("delete from t where id > 5; update t set v = 0")
     assert len(delta.files(T)) == 1
     assert not vectors(delta)
     delta.check()
@@ -82,8 +76,7 @@ def test_files_without_rows_are_removed_from_the_table(delta: DeltaReplication) 
 
 def test_statistics_and_bounds_hold_for_files_with_vectors(delta: DeltaReplication) -> None:
     prepare(delta)
-    delta.sql("delete from t where id in (1, 10)")
-    delta.catch_up()
+    delta.follow("delete from t where id in (1, 10)")
     (added,) = [each["add"] for each in actions(delta) if "add" in each]
     statistics = json.loads(added["stats"])
     assert statistics["numRecords"] == 10
@@ -100,32 +93,25 @@ def test_keys_with_cut_statistics_are_found(delta: DeltaReplication) -> None:
     delta.catch_up()
     for place in range(len(long)):
         delta.sql(f"update t{place} set v = 2")
-    delta.catch_up()
-    delta.check()
+    delta.follow_and_check()
     assert all(len(delta.files(f"public.t{place}")) == 1 for place in range(len(long)))
 
 
 def test_repeated_rows_are_replaced_by_one(delta: DeltaReplication) -> None:
     prepare(delta)
     delta.repeat_rows(T)
-    delta.sql("update t set v = 2 where id <= 5")
-    delta.catch_up()
+    delta.follow("update t set v = 2 where id <= 5")
     assert [row["id"] for row in delta.replica(T)].count(3) == 1
-    delta.sql("update t set v = 2")
-    delta.catch_up()
-    delta.check()
+    delta.follow_and_check("update t set v = 2")
 
 
 def test_a_file_without_statistics_is_searched(delta: DeltaReplication) -> None:
     prepare(delta)
-    delta.sql("delete from t where id = 1")
-    delta.catch_up()
+    delta.follow("delete from t where id = 1")
     commit(delta, lambda add: add.update(stats='{"numRecords":10}'))
-    delta.sql("delete from t where id = 2")
-    delta.catch_up()
+    delta.follow("delete from t where id = 2")
     commit(delta, lambda add: add.pop("stats"))
-    delta.sql("update t set v = 3 where id = 5")
-    delta.catch_up()
+    delta.follow("update t set v = 3 where id = 5")
     assert len(delta.copied) == 1
     delta.check()
 
@@ -156,13 +142,10 @@ def test_vectors_of_other_engines_are_united(
     delta: DeltaReplication, change: Callable[[DeltaReplication, dict[str, Any]], None]
 ) -> None:
     prepare(delta)
-    delta.sql("delete from t where id = 1")
-    delta.catch_up()
+    delta.follow("delete from t where id = 1")
     commit(delta, lambda add: change(delta, add))
     assert len(read_delta(delta.table(T))) == 9
-    assert delta.verify().is_equal
-    delta.sql("delete from t where id = 3; update t set v = 2 where id = 4")
-    delta.catch_up()
+    delta.follow("delete from t where id = 3; update t set v = 2 where id = 4")
     assert [vector["cardinality"] for vector in vectors(delta)] == [3]
     assert len(delta.copied) == 1
     delta.check()
@@ -172,8 +155,7 @@ def test_checkpoints_have_the_vectors(delta: DeltaReplication) -> None:
     prepare(delta)
     delta.table(T).alter.set_table_properties({"delta.checkpointInterval": "2"})
     for number in range(1, 6):
-        delta.sql(f"update t set v = 5 where id = {number}")
-        delta.catch_up()
+        delta.follow(f"update t set v = 5 where id = {number}")
     log = folder(delta) / "_delta_log"
     checkpoints = sorted(log.glob("*.checkpoint.parquet"))
     assert len(checkpoints) >= 2
@@ -181,10 +163,7 @@ def test_checkpoints_have_the_vectors(delta: DeltaReplication) -> None:
     for version in range(int(checkpoints[-1].name[:20])):
         (log / f"{version:020}.json").unlink()
     delta.check()
-    delta.sql("delete from t where id < 4")
-    delta.catch_up()
-    assert delta.verify().is_equal
-    delta.check()
+    delta.follow_and_check("delete from t where id < 4")
     version = int(checkpoints[-1].name[:20]) + 1
     earlier = DeltaTable(str(folder(delta)), version=version)
     found = read_delta_by_duckdb(str(folder(delta)), version)
@@ -202,9 +181,7 @@ def test_without_vectors_older_readers_read_the_table(
 ) -> None:
     delta.target = DeltaReplicas(str(delta.folder), deletes=deletes, deletion_vectors=False)
     prepare(delta)
-    delta.sql("update t set v = 2 where id = 3; delete from t where id = 4")
-    delta.catch_up()
-    assert delta.verify().is_equal
+    delta.follow("update t set v = 2 where id = 3; delete from t where id = 4")
     assert not vectors(delta)
     table = delta.table(T)
     assert "deletionVectors" not in (table.protocol().reader_features or ())
@@ -212,16 +189,13 @@ def test_without_vectors_older_readers_read_the_table(
 
     # A table that was made so goes on, until somebody changes it.
     delta.target = DeltaReplicas(str(delta.folder), deletes=deletes)
-    delta.sql("update t set v = 3 where id = 3")
-    delta.catch_up()
+    delta.follow("update t set v = 3 where id = 3")
     assert not vectors(delta)
     table = delta.table(T)
     table.alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
     table.alter.set_table_properties({"delta.enableDeletionVectors": "true"})
-    delta.sql("update t set v = 4 where id = 5")
-    delta.catch_up()
+    delta.follow("update t set v = 4 where id = 5")
     assert [vector["cardinality"] for vector in vectors(delta)] == [1]
-    assert delta.verify().is_equal
     assert len(delta.copied) == 1
 
 
@@ -236,16 +210,12 @@ def test_a_lost_vector_file_stops_the_table_until_it_is_repaired(
     delta: DeltaReplication, damage: Callable[[Path], object]
 ) -> None:
     prepare(delta)
-    delta.sql("delete from t where id = 1")
-    delta.catch_up()
+    delta.follow("delete from t where id = 1")
     (name,) = vector_files(delta)
     damage(folder(delta) / name)
-    delta.sql("delete from t where id = 2")
-    delta.tick()
     with pytest.raises(StorageFailed, match=r"deletion.vector.*(No such file|is damaged)"):
-        delta.run()
-    with Client(delta.url) as client:
-        copy_again(client, QUEUE, CONSUMER, T)
+        delta.follow("delete from t where id = 2")
+    delta.repair()
     delta.catch_up()
     assert "cannot be compared" in delta.copied[-1]
     delta.check()
@@ -253,8 +223,7 @@ def test_a_lost_vector_file_stops_the_table_until_it_is_repaired(
 
 def test_an_unknown_feature_is_refused(delta: DeltaReplication) -> None:
     prepare(delta)
-    delta.sql("delete from t where id = 1")
-    delta.catch_up()
+    delta.follow("delete from t where id = 1")
     (protocol,) = [each["protocol"] for each in actions(delta, 0) if "protocol" in each]
     protocol["readerFeatures"].append("typeWidening")
     protocol["writerFeatures"].append("typeWidening")
@@ -264,9 +233,7 @@ def test_an_unknown_feature_is_refused(delta: DeltaReplication) -> None:
         {"protocol": protocol},
     ]
     path.write_text("".join(json.dumps(each) + "\n" for each in lines))
-    delta.sql("delete from t where id = 2")
-    delta.tick()
     with pytest.raises(StorageFailed, match="TypeWidening"):
-        delta.run()
+        delta.follow("delete from t where id = 2")
     with pytest.raises(InvalidArgument, match="needs a reader that knows typeWidening"):
         delta.sink(T).read(delta.spark)  # type: ignore[call-arg]

@@ -20,8 +20,7 @@ def test_maintenance_keeps_the_vector_files_that_readers_may_need(
 ) -> None:
     prepare(delta)
     for number in (1, 2, 3):
-        delta.sql(f"delete from t where id = {number}")
-        delta.catch_up()
+        delta.follow(f"delete from t where id = {number}")
     (in_use,) = [f"u{each['pathOrInlineDv']}" for each in vectors(delta)]
     files = vector_files(delta)
     assert len(files) == 3
@@ -39,12 +38,10 @@ def test_maintenance_keeps_the_vector_files_that_readers_may_need(
 
     later = sink.now() + 8 * 86_400_000
     monkeypatch.setattr(sink, "now", lambda: later)
-    delta.sql("insert into t values (20, 1)")
-    delta.catch_up()
+    delta.follow("insert into t values (20, 1)")
     delta.sink(T).maintain(delta.spark, delta.url)
     assert in_use
     delta.check()
-    assert delta.verify().is_equal
 
 
 def test_a_compaction_while_rows_are_found_loses_nothing(
@@ -52,8 +49,9 @@ def test_a_compaction_while_rows_are_found_loses_nothing(
 ) -> None:
     prepare(delta)
     for number in range(3):
-        delta.sql(f"update t set v = 2 where id = {number}; insert into t values (1{number}0, 1)")
-        delta.catch_up()
+        delta.follow(
+            f"update t set v = 2 where id = {number}; insert into t values (1{number}0, 1)"
+        )
     find, calls = replacing.find_positions, []
 
     def finding(*arguments: Any) -> Any:
@@ -64,8 +62,7 @@ def test_a_compaction_while_rows_are_found_loses_nothing(
         return found
 
     monkeypatch.setattr(replacing, "find_positions", finding)
-    delta.sql("update t set v = 3 where id in (2, 3); delete from t where id = 110")
-    delta.catch_up()
+    delta.follow("update t set v = 3 where id in (2, 3); delete from t where id = 110")
     assert calls == [3, 1]
     delta.check()
     assert len(delta.copied) == 1
@@ -81,15 +78,13 @@ def test_rows_that_are_deleted_while_a_file_is_written_anew_stay_deleted(
     # A file with many deleted rows is written anew however large it is.
     monkeypatch.setattr(compaction, "_LARGE_BYTES", 1)
     prepare(delta, 20)
-    delta.sql("update t set v = 2 where id % 5 = 0")
-    delta.catch_up()
+    delta.follow("update t set v = 2 where id % 5 = 0")
     publish, calls = maintenance.commit, []
 
     def committed(*arguments: Any) -> None:
         calls.append(1)
         if len(calls) == 1:
-            delta.sql(f"update t set v = 3 where id = 7; delete from t where {deleted}")
-            delta.catch_up()
+            delta.follow(f"update t set v = 3 where id = 7; delete from t where {deleted}")
         publish(*arguments)
 
     monkeypatch.setattr(maintenance, "commit", committed)
@@ -97,9 +92,7 @@ def test_rows_that_are_deleted_while_a_file_is_written_anew_stay_deleted(
     assert len(calls) == (1 if deleted == "true" else 2)
     assert (done.replaced, done.by) == ((0, 0) if deleted == "true" else (1, 1))
     delta.check()
-    delta.sql("update t set v = 4; insert into t values (0, 1)")
-    delta.catch_up()
-    delta.check()
+    delta.follow_and_check("update t set v = 4; insert into t values (0, 1)")
     assert len(delta.copied) == 1
 
 
@@ -108,8 +101,7 @@ def test_rows_that_are_restored_while_a_file_is_written_anew_are_there(
 ) -> None:
     prepare(delta)
     before = delta.table(T).version()
-    delta.sql("delete from t where id < 5")
-    delta.catch_up()
+    delta.follow("delete from t where id < 5")
     publish, restore = maintenance.commit, [before]
 
     def committed(*arguments: Any) -> None:
@@ -124,11 +116,9 @@ def test_rows_that_are_restored_while_a_file_is_written_anew_are_there(
 
 def test_a_compaction_that_a_batch_overtakes_loses_nothing(delta: DeltaReplication) -> None:
     prepare(delta)
-    delta.sql("insert into t values (20, 1)")
-    delta.catch_up()
+    delta.follow("insert into t values (20, 1)")
     earlier = delta.table(T)
-    delta.sql("delete from t where id = 3")
-    delta.catch_up()
+    delta.follow("delete from t where id = 3")
     with pytest.raises(Exception, match=r"(?i)concurrent|conflict"):
         earlier.optimize.compact()
     delta.check()

@@ -9,18 +9,14 @@ from deltalake import DeltaTable
 
 from pgque_dagster.client import Client
 from pgque_dagster.client.errors import InvalidArgument
-from pgque_dagster.client.replicas.capture import copy_again
-from pgque_dagster.client.replicas.outcome import Apart, Replicated
+from pgque_dagster.client.replicas.outcome import Replicated
 from pgque_dagster.spark.replicas import delta, replicate
 from pgque_dagster.spark.replicas import iceberg as replicas
 from pgque_dagster.spark.replicas.lake import LakeReplica
 from pgque_dagster.spark.replicas.location import DeltaReplicas, IcebergReplicas
-from tests.client.consumer.support import expire_leases
 from tests.support.queues.sql import PATIENCE_SECONDS
 from tests.support.replicas.faults import Faults
 from tests.support.replicas.replication import (
-    CONSUMER,
-    QUEUE,
     DeltaReplication,
     IcebergReplication,
     LakeReplication,
@@ -50,15 +46,11 @@ ROW = (
 @IN_ICEBERG
 def test_values_of_each_type_survive_the_changes_of_others(lake: LakeReplication) -> None:
     lake.sql(f"{TYPES}; insert into t select n, {ROW} from generate_series(1, 3) n")
-    lake.sql("insert into t (id) values (-4)")
-    lake.capture("public.t")
-    lake.catch_up()
+    lake.begin("insert into t (id) values (-4)")
     lake.check()
-    lake.sql(
+    lake.follow_and_check(
         f"update t set v = 7 where id = 2; insert into t select n, {ROW} from (values (9)) x(n)"
     )
-    lake.catch_up()
-    lake.check()
     assert lake.verify().is_equal
     assert len(lake.copied) == 1
 
@@ -80,25 +72,19 @@ def test_only_files_with_changed_rows_are_replaced(lake: LakeReplication) -> Non
     before = lake.files("public.t")
     assert len(before) == 3
     # Between the keys of two files, and within the bounds of one, but in none.
-    lake.sql("update t set v = 0 where id = 150; insert into t values (50, 'm', 1)")
-    lake.catch_up()
+    lake.follow("update t set v = 0 where id = 150; insert into t values (50, 'm', 1)")
     assert len(before & lake.files("public.t")) == 2
     lake.check()
-    lake.sql("delete from t where id > 200")
-    lake.catch_up()
+    lake.follow("delete from t where id > 200")
     assert len(lake.files("public.t")) == 2
     lake.check()
-    assert lake.verify().is_equal
 
 
 def test_a_batch_is_one_commit_which_names_it(lake: LakeReplication) -> None:
-    lake.sql("create table t (id int primary key, v int); insert into t values (1, 1), (2, 2)")
-    lake.capture("public.t")
-    lake.catch_up()
+    lake.begin("create table t (id int primary key, v int); insert into t values (1, 1), (2, 2)")
     before = len(lake.commits("public.t"))
     lake.sql("update t set v = 3 where id = 1; delete from t where id = 2")
-    lake.sql("update t set id = 5; insert into t values (6, 6)")
-    lake.catch_up()
+    lake.follow("update t set id = 5; insert into t values (6, 6)")
     newest, *_ = found = lake.commits("public.t")
     assert len(found) == before + 1
     assert newest["app_id"].endswith("/changes/lake")
@@ -108,33 +94,21 @@ def test_a_batch_is_one_commit_which_names_it(lake: LakeReplication) -> None:
 
 @IN_ICEBERG
 def test_another_incarnation_stops_until_somebody_decides(lake: LakeReplication) -> None:
-    lake.sql("create table t (id int primary key); insert into t values (1)")
-    lake.capture("public.t")
-    lake.catch_up()
-    lake.sql("select pgque.renew_incarnation(); insert into t values (2)")
-    lake.tick()
+    lake.begin("create table t (id int primary key); insert into t values (1)")
     with pytest.raises(InvalidArgument, match="incarnation") as refused:
-        lake.run()
+        lake.follow("select pgque.renew_incarnation(); insert into t values (2)")
     assert lake.replica("public.t") == [{"id": 1}]
     adopt(lake, str(refused.value))
-    lake.catch_up()
-    lake.check()
+    lake.follow_and_check()
 
 
 @IN_ICEBERG
 def test_a_replica_with_a_column_of_another_type_is_maintained(lake: LakeReplication) -> None:
-    lake.sql("create table t (id int primary key, v text); insert into t values (1, '1')")
-    lake.capture("public.t")
-    lake.catch_up()
-    lake.sql("alter table t alter v type int using v::int; insert into t values (2, 2)")
-    lake.catch_up()
-    lake.sql("insert into t values (3, 3)")
-    lake.catch_up()
+    lake.begin("create table t (id int primary key, v text); insert into t values (1, '1')")
+    lake.follow("alter table t alter v type int using v::int; insert into t values (2, 2)")
+    lake.follow("insert into t values (3, 3)")
     assert lake.sink("public.t").maintain(lake.spark, lake.url).by == 1
-    assert lake.verify().is_equal
-    lake.sql("update t set v = 4 where id = 1")
-    lake.catch_up()
-    lake.check()
+    lake.follow_and_check("update t set v = 4 where id = 1")
     assert len(lake.copied) == 2
 
 
@@ -144,8 +118,7 @@ def test_a_compaction_while_files_are_written_loses_nothing(
     iceberg.sql("create table t (id int primary key, v int)")
     iceberg.capture("public.t")
     for number in range(3):
-        iceberg.sql(f"insert into t values ({number}, 1)")
-        iceberg.catch_up()
+        iceberg.follow(f"insert into t values ({number}, 1)")
     find, calls = replicas.find_positions, []
 
     def finding(*arguments: Any) -> Any:
@@ -156,8 +129,7 @@ def test_a_compaction_while_files_are_written_loses_nothing(
         return found
 
     monkeypatch.setattr(replicas, "find_positions", finding)
-    iceberg.sql("update t set v = 2 where id = 1; delete from t where id = 2")
-    iceberg.catch_up()
+    iceberg.follow("update t set v = 2 where id = 1; delete from t where id = 2")
     assert calls == [2, 1]
     iceberg.check()
     assert len(iceberg.copied) == 1
@@ -169,25 +141,19 @@ def test_a_compaction_while_files_are_written_loses_nothing(
 def test_a_replica_whose_rows_somebody_changed_stands_apart_until_it_is_repaired(
     lake: LakeReplication,
 ) -> None:
-    lake.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
-    lake.capture("public.t")
-    lake.catch_up()
+    lake.begin("create table t (id int primary key, v int); insert into t values (1, 1)")
     lake.repeat_rows("public.t", as_ours=False)
     for number in (2, 3):
         lake.sql(f"insert into t values ({number}, 1)")
-        lake.sql("update pgque.replica_apart set retry_at = now()")
-        (apart,) = lake.catch_up()
-        assert isinstance(apart, Apart)
-        assert "another program has written to the replica of public.t" in apart.reason
-        assert "Run the repair job" in apart.reason
+        lake.end_pauses()
+        reason = lake.why_apart()
+        assert "somebody else has written the replica of public.t" in reason
+        assert "Run the job that repairs" in reason
     assert len(lake.copied) == 3, "one copy, and two messages"
     assert len(lake.arrow("public.t")) == 2, "what somebody wrote is there still"
 
-    with Client(lake.url) as client:
-        copy_again(client, QUEUE, CONSUMER, "public.t")
-    lake.catch_up()
-    lake.check()
-    assert lake.verify().is_equal
+    lake.repair()
+    lake.follow_and_check()
 
 
 @pytest.mark.parametrize(
@@ -196,37 +162,26 @@ def test_a_replica_whose_rows_somebody_changed_stands_apart_until_it_is_repaired
 def test_what_somebody_wrote_is_not_replaced_by_a_copy_that_nobody_asked_for(
     delta: DeltaReplication, script: str
 ) -> None:
-    delta.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
-    delta.capture("public.t")
-    delta.catch_up()
+    delta.begin("create table t (id int primary key, v int); insert into t values (1, 1)")
     delta.repeat_rows("public.t", as_ours=False)
     delta.sql(script)
-    delta.sql("insert into t values (2, 1)")
-    (apart,) = delta.catch_up()
-    assert isinstance(apart, Apart)
-    assert "another program has written to the replica of public.t" in apart.reason
+    found = delta.why_apart("insert into t values (2, 1)")
+    assert "somebody else has written the replica of public.t" in found
     assert len(delta.arrow("public.t")) == 2, "what somebody wrote is there still"
-    with Client(delta.url) as client:
-        copy_again(client, QUEUE, CONSUMER, "public.t")
-    delta.catch_up()
-    delta.check()
+    delta.repair()
+    delta.follow_and_check()
 
 
 @pytest.mark.parametrize("is_acked", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_replica_is_followed_after_maintenance(delta: DeltaReplication, is_acked: bool) -> None:
-    delta.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
-    delta.capture("public.t")
-    delta.catch_up()
+    delta.begin("create table t (id int primary key, v int); insert into t values (1, 1)")
     delta.sql("insert into t values (2, 1)")
     delta.tick()
     delta.run(ack=is_acked)
     for days in (30, 31, 32):
         log = {"delta.logRetentionDuration": f"interval {days} days"}
         delta.table("public.t").alter.set_table_properties(log)
-    assert delta.verify().is_equal
-    delta.sql("insert into t values (3, 1)")
-    delta.catch_up()
-    delta.check()
+    delta.follow_and_check("insert into t values (3, 1)")
     assert len(delta.copied) == 1
 
 
@@ -236,8 +191,7 @@ def test_another_engines_compaction_is_followed_also_when_what_it_compacted_has_
     iceberg.sql("create table t (id int primary key, v int)")
     iceberg.capture("public.t")
     for number in (1, 2):
-        iceberg.sql(f"insert into t values ({number}, 1)")
-        iceberg.catch_up()
+        iceberg.follow(f"insert into t values ({number}, 1)")
     later = datetime.now() + timedelta(days=1)
     for number in (3, 4):
         iceberg.compact("public.t")
@@ -247,17 +201,12 @@ def test_another_engines_compaction_is_followed_also_when_what_it_compacted_has_
             iceberg.compact("public.t")
         iceberg.table("public.t").maintenance.expire_snapshots().older_than(later).commit()
         assert len(iceberg.table("public.t").snapshots()) == 1
-        iceberg.sql(f"insert into t values ({number}, 1)")
-        iceberg.catch_up()
-        iceberg.check()
-    assert iceberg.verify().is_equal
+        iceberg.follow_and_check(f"insert into t values ({number}, 1)")
     assert len(iceberg.copied) == 1
 
 
 def test_a_new_replica_without_rows_is_nobody_elses(delta: DeltaReplication) -> None:
-    delta.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
-    delta.capture("public.t")
-    delta.catch_up()
+    delta.begin("create table t (id int primary key, v int); insert into t values (1, 1)")
     table = delta.table("public.t")
     configuration, schema = table.metadata().configuration, table.schema()
     delta.rename("t", "moved")
@@ -267,11 +216,7 @@ def test_a_new_replica_without_rows_is_nobody_elses(delta: DeltaReplication) -> 
         configuration=configuration,
         raise_if_key_not_exists=False,
     )
-    delta.sql("insert into t values (2, 2)")
-    delta.tick()
-
-    delta.tick()
-    (done,) = delta.run()
+    (done,) = delta.follow("insert into t values (2, 2)")
     assert isinstance(done, Replicated) and done.reason == "the target has no copy of it"
     delta.check()
 
@@ -279,15 +224,11 @@ def test_a_new_replica_without_rows_is_nobody_elses(delta: DeltaReplication) -> 
 def test_a_replica_whose_columns_somebody_changed_is_copied_again(
     iceberg: IcebergReplication,
 ) -> None:
-    iceberg.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
-    iceberg.capture("public.t")
-    iceberg.catch_up()
+    iceberg.begin("create table t (id int primary key, v int); insert into t values (1, 1)")
     with iceberg.table("public.t").update_schema() as update:
         update.delete_column("v")
-    assert "another program changed" in (iceberg.verify().why_not or "")
-    iceberg.sql("insert into t values (2, 2)")
-    iceberg.catch_up()
-    iceberg.check()
+    assert "somebody else changed" in (iceberg.verify().why_not or "")
+    iceberg.follow_and_check("insert into t values (2, 2)")
     assert len(iceberg.copied) == 2
 
 
@@ -295,9 +236,7 @@ def test_a_replica_whose_columns_somebody_changed_is_copied_again(
 def test_a_copy_that_a_stale_attempt_publishes_late_is_not_built_upon(
     lake: LakeReplication, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake.sql("create table t (id int primary key, v int); insert into t values (1, 1), (2, 2)")
-    lake.capture("public.t")
-    lake.catch_up()
+    lake.begin("create table t (id int primary key, v int); insert into t values (1, 1), (2, 2)")
     output: Any = delta._Output if isinstance(lake, DeltaReplication) else replicas._Output
     commit, net_changes = output.commit, replicate.net_changes
     reached, go_on = Event(), Event()
@@ -311,7 +250,6 @@ def test_a_copy_that_a_stale_attempt_publishes_late_is_not_built_upon(
     def apply_stale() -> None:
         with Client(lake.url) as client:
             batch = lake.claim(client)
-            assert batch is not None
             lake.replicate(batch, lake.tables)
 
     def meanwhile(*arguments: Any) -> Any:
@@ -329,49 +267,36 @@ def test_a_copy_that_a_stale_attempt_publishes_late_is_not_built_upon(
         stale.start()
         assert reached.wait(PATIENCE_SECONDS)
     lake.sql("alter table t drop column c")
-    with lake.connect() as db:
-        expire_leases(db)
+    lake.end_leases()
     monkeypatch.setattr(replicate, "net_changes", meanwhile)
-    with pytest.raises(InvalidArgument, match="was written to in between"):
+    with pytest.raises(InvalidArgument, match="somebody has written"):
         lake.run()
-    lake.catch_up()
-    lake.check()
+    lake.follow_and_check()
 
 
 @IN_ICEBERG
 def test_changes_are_not_merged_into_a_table_that_is_new(
     lake: LakeReplication, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
-    lake.capture("public.t")
-    lake.catch_up()
+    lake.begin("create table t (id int primary key, v int); insert into t values (1, 1)")
     lake.sql("insert into t values (2, 2)")
     lake.tick()
     Faults(lake, monkeypatch).set("before begin", 0, lambda: lake.rename("t", "moved"))
-    with pytest.raises(InvalidArgument, match="or is new"):
+    with pytest.raises(InvalidArgument, match="it is new"):
         lake.run()
-    lake.catch_up()
-    lake.check()
+    lake.follow_and_check()
 
 
-@pytest.mark.parametrize("name", ['"a.b"', '"a`b"', '"a""b"', r'"a\b"', '"V"'])
-def test_columns_that_the_lake_cannot_have_are_refused(delta: DeltaReplication, name: str) -> None:
-    """Before a format is asked."""
-    delta.sql(f"create table t (id int primary key, v int, {name} int)")
-    delta.capture("public.t")
-    delta.tick()
+def test_columns_that_the_lake_cannot_have_are_refused(delta: DeltaReplication) -> None:
+    """Before a format is asked. test_names.py has all names."""
     with pytest.raises(InvalidArgument, match="name that the lake cannot have"):
-        delta.run()
+        delta.begin('create table t (id int primary key, v int, "V" int)')
 
 
 @IN_DELTA
 def test_a_column_that_differs_from_a_kept_one_in_case_is_refused(lake: LakeReplication) -> None:
     lake.keep("soft")
-    lake.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
-    lake.capture("public.t")
-    lake.catch_up()
+    lake.begin("create table t (id int primary key, v int); insert into t values (1, 1)")
     lake.sql('alter table t drop v; alter table t add "V" int')
-    lake.sql("insert into t values (2, 2)")
-    lake.tick()
     with pytest.raises(InvalidArgument, match="in case alone"):
-        lake.run()
+        lake.follow("insert into t values (2, 2)")

@@ -12,7 +12,7 @@ from pgque_dagster.client.replicas.outcome import Replicated
 from pgque_dagster.client.replicas.status import ReplicaStatus
 from pgque_dagster.client.replicas.verify import Verification, compare_and_record
 from tests.support.replicas.parts import copy_in_parts
-from tests.support.replicas.replication import QUEUE, Replication, with_columns_of
+from tests.support.replicas.replication import QUEUE, Replication
 
 T = "public.t"
 TABLE = (
@@ -29,9 +29,7 @@ slow = pytest.mark.slow
 
 
 def begin(replication: Replication) -> None:
-    replication.sql(TABLE)
-    replication.capture(T)
-    replication.catch_up()
+    replication.begin(TABLE, T)
     replication.copied.clear()
 
 
@@ -79,11 +77,6 @@ def compare(replication: Replication, share: float = 1) -> Verification:
         )
 
 
-def check(replication: Replication) -> None:
-    rows = replication.source(T)
-    assert with_columns_of(replication.live(T), rows) == rows
-
-
 @pytest.mark.parametrize(
     "script",
     [
@@ -101,7 +94,7 @@ def test_a_table_that_is_the_same_is_compared_and_not_copied(
     why = status(replication).doubt
     assert why == ("a composite type has other attributes" if "type" in script else FILES)
     assert (done.reason, done.doubt, status(replication).state) == (None, why, "may differ")
-    check(replication)
+    replication.check()
     run(replication, "update t set v = 'later' where id = 4")
     replication.catch_up()
     assert status(replication).doubt == why
@@ -109,7 +102,7 @@ def test_a_table_that_is_the_same_is_compared_and_not_copied(
     assert (status(replication).state, status(replication).doubt) == ("equal", None)
     assert not any("copying" in text for text in replication.copied)
     assert any(f"they are compared: {why}" in text for text in replication.copied)
-    check(replication)
+    replication.check()
 
 
 @pytest.mark.parametrize(
@@ -131,7 +124,7 @@ def test_rows_that_differ_have_the_table_copied(replication: Replication, script
     done = follow(replication)
     assert found.problem and f"rows differed: {found.problem}" in str(done.reason)
     assert f"since {found.doubt}: " in found.problem
-    check(replication)
+    replication.check()
     assert compare(replication).is_equal
     assert status(replication).state == "equal"
     assert sum("copying" in text for text in replication.copied) == 1
@@ -143,7 +136,7 @@ def test_a_new_label_changes_no_row(replication: Replication) -> None:
     run(replication, "alter type mood add value 'new'")
     assert alter(replication, "update t set m = 'new' where id = 7").reason is None
     assert status(replication).doubt is None
-    check(replication)
+    replication.check()
     assert not any("copying" in text for text in replication.copied)
 
 
@@ -155,8 +148,7 @@ def test_rows_that_are_gone_stay(replication: Replication, script: str, deletes:
     begin(replication)
     alter(replication, script)
     compare(replication)
-    replication.catch_up()
-    check(replication)
+    replication.follow_and_check()
     assert compare(replication).is_equal
     assert {row["id"] for row in replication.replica(T)} >= {*range(1, 21)}
 
@@ -164,14 +156,13 @@ def test_rows_that_are_gone_stay(replication: Replication, script: str, deletes:
 @slow
 def test_a_label_in_the_key_is_mended(replication: Replication) -> None:
     replication.sql("create type mood as enum ('sad', 'fine')")
-    replication.sql("create table t (id mood primary key, v int); insert into t values ('sad', 1)")
-    replication.capture(T)
-    replication.catch_up()
+    replication.begin(
+        "create table t (id mood primary key, v int); insert into t values ('sad', 1)", T
+    )
     run(replication, f"{RENAMED}; update t set v = 2")
     replication.catch_up()
     assert compare(replication).differences == 1
-    replication.catch_up()
-    check(replication)
+    replication.follow_and_check()
     assert compare(replication).is_equal
 
 
@@ -214,8 +205,7 @@ def test_columns_and_labels_that_change_in_one_batch(replication: Replication) -
     assert done.reason is None
     assert status(replication).doubt
     compare(replication)
-    replication.catch_up()
-    check(replication)
+    replication.follow_and_check()
 
 
 @pytest.mark.parametrize(
@@ -229,7 +219,7 @@ def test_another_type_and_a_volatile_default_are_copied(replication: Replication
     done = alter(replication, script)
     assert FILES in str(done.reason)
     assert status(replication).doubt is None
-    check(replication)
+    replication.check()
 
 
 @slow
@@ -237,13 +227,11 @@ def test_a_partition_that_is_truncated_alone_loses_its_rows(replication: Replica
     replication.sql("create table t (id int primary key) partition by range (id)")
     replication.sql("create table a partition of t for values from (1) to (10)")
     replication.sql("create table b partition of t for values from (10) to (30)")
-    replication.sql("insert into t select generate_series(1, 20)")
-    replication.capture(T)
-    replication.catch_up()
+    replication.begin("insert into t select generate_series(1, 20)", T)
     run(replication, "delete from t where id = 12; truncate a; insert into t values (3)")
     done = follow(replication)
     assert (done.reason, done.doubt) == (None, FILES)
-    check(replication)
+    replication.check()
     assert compare(replication).is_equal
 
 
@@ -269,7 +257,7 @@ def test_a_large_table_that_differs_is_copied_in_parts(
     replication.catch_up()
     begun = [text for text in replication.copied if text.startswith(f"copying {T} in parts")]
     assert [text.endswith(f"rows differed: {found.problem}") for text in begun] == [True]
-    check(replication)
+    replication.check()
     assert compare(replication, 0.34).is_equal
     assert status(replication).state == "equal"
 
@@ -282,7 +270,7 @@ def test_a_shape_of_an_earlier_version_has_the_table_copied(postgres: Replicatio
         """ (shape::jsonb - 'labels' - 'composites' || '{"types": {"mood": "x"}}')::text"""
     )
     assert "by an earlier version" in str(alter(postgres, RENAMED).reason)
-    check(postgres)
+    postgres.check()
 
 
 @pytest.mark.parametrize(
@@ -295,15 +283,14 @@ def test_a_shape_of_an_earlier_version_has_the_table_copied(postgres: Replicatio
 def test_a_table_may_differ_still_after_a_partition_went(
     replication: Replication, script: str
 ) -> None:
-    replication.sql(
+    replication.begin(
         "create type mood as enum ('sad', 'fine');"
         "create table t (id int primary key, m mood) partition by range (id);"
         "create table p1 partition of t for values from (0) to (10);"
         "create table p2 partition of t for values from (10) to (20);"
-        "insert into t values (1, 'sad'), (11, 'fine')"
+        "insert into t values (1, 'sad'), (11, 'fine')",
+        T,
     )
-    replication.capture(T)
-    replication.catch_up()
     run(replication, f"{script}insert into t values (2, 'fine')")
     follow(replication)
     why = status(replication).doubt

@@ -72,9 +72,7 @@ def test_columns_may_have_names_that_mean_something_elsewhere(
         db.execute(insert(3))
         db.execute("update t set \"a=b\" = 'new' where key = 2")
         db.execute("delete from t where key = 1")
-        assert replication.verify(SPEC).is_equal
         replication.catch_up()
-        assert replication.verify(SPEC).is_equal
         live = sorted(replication.live("public.t"), key=lambda row: int(row["key"]))
         assert [(row["key"], row["a=b"]) for row in live] == [(2, "new"), (3, "a=b 3")]
         assert {(name, row[name]) for row in live for name in odder} == {
@@ -121,13 +119,10 @@ def test_more_columns_than_a_replica_can_have_are_refused(deletes: Deletes, most
 @pytest.mark.slow
 def test_a_table_with_the_most_columns_is_replicated(postgres: PostgresReplication) -> None:
     columns = ", ".join(f"c{number} smallint" for number in range(1598))
-    postgres.sql(f"create table t (id int primary key, {columns}); insert into t values (1, 1)")
-    postgres.capture("public.t")
-    postgres.catch_up()
+    postgres.begin(f"create table t (id int primary key, {columns}); insert into t values (1, 1)")
     postgres.sql("insert into t values (2, 2); update t set c1597 = 7")
     assert postgres.verify().is_equal
-    postgres.catch_up()
-    postgres.check()
+    postgres.follow_and_check()
     assert postgres.verify().is_equal
     postgres.there("update t set c1597 = 8 where id = 1")
     assert postgres.verify().differences == 1

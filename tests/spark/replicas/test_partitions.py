@@ -5,12 +5,7 @@ import pytest
 
 from pgque_dagster.client.replicas.deletes import Deletes
 from tests.support.replicas.parts import copy_in_parts, run, until_copied
-from tests.support.replicas.replication import (
-    LakeReplication,
-    PostgresReplication,
-    Replication,
-    with_columns_of,
-)
+from tests.support.replicas.replication import LakeReplication, PostgresReplication, Replication
 
 TABLE = """
 create table t (id int primary key, v text) partition by range (id);
@@ -24,9 +19,7 @@ NEW = "create table p2 partition of t for values from (100) to (200)"
 @pytest.fixture
 def table(replication: Replication) -> Replication:
     """A partitioned table that was copied."""
-    replication.sql(TABLE)
-    replication.capture("public.t")
-    replication.catch_up()
+    replication.begin(TABLE)
     return replication
 
 
@@ -59,17 +52,13 @@ def test_a_new_empty_partition_has_nothing_copied(
     for step in (before, script, "delete from t where id = 2; update p1 set v = 'after'"):
         table.sql(step)
         if not is_one_batch:
-            table.catch_up()
-            table.check()
-    table.catch_up()
-    table.check()
+            table.follow_and_check()
+    table.follow_and_check()
     table.sql("insert into t values (150, 'x'); insert into p2 (id, v) values (151, 'y')")
-    table.sql("update p2 set v = 'x' where id = 151; update t set id = 152 where id = 1")
-    table.catch_up()
-    table.check()
-    table.sql("delete from p2; insert into t values (160, 'z')")
-    table.catch_up()
-    table.check()
+    table.follow_and_check(
+        "update p2 set v = 'x' where id = 151; update t set id = 152 where id = 1"
+    )
+    table.follow_and_check("delete from p2; insert into t values (160, 'z')")
     assert table.verify().is_equal
     assert copies(table) == 1
 
@@ -99,8 +88,7 @@ def test_a_partition_that_had_rows_lacks_none(
     if is_ticked:
         table.tick()
     table.run()
-    table.catch_up()
-    table.check()
+    table.follow_and_check()
     assert table.verify().is_equal
 
 
@@ -153,16 +141,13 @@ def test_rows_of_partitions_that_are_gone_are_kept(
     replication: Replication, script: str, deletes: Deletes
 ) -> None:
     replication.keep(deletes)
-    replication.sql(TABLE)
-    replication.capture("public.t")
-    replication.catch_up()
+    replication.begin(TABLE)
     came_and_went(replication, script, "one")
 
 
 def came_and_went(table: Replication, script: str, batches: str) -> None:
     """Executes a script among changes, and compares: in one batch, in several, or late."""
-    table.sql(f"{NEW}; insert into t values (100, 'a'), (101, 'b'), (4, 'd')")
-    table.catch_up()
+    table.follow(f"{NEW}; insert into t values (100, 'a'), (101, 'b'), (4, 'd')")
     is_copied = any(each in script for each in COPIED)
     before, count = "update t set v = 'before' where id in (1, 101)", copies(table)
     steps = [script] if "begin" in script else script.split(";")
@@ -171,24 +156,16 @@ def came_and_went(table: Replication, script: str, batches: str) -> None:
         if batches == "late":
             table.tick()
         if batches == "several":
-            table.catch_up()
-            check(table)
+            table.follow_and_check()
     if batches == "late":
         table.run()
         table.sql("update t set v = 'later' where id in (1, 8)")
-    table.catch_up()
-    check(table)
-    table.sql("update t set v = 'end'; insert into t values (9, 'end'); delete from t where id = 4")
-    table.catch_up()
-    check(table)
+    table.follow_and_check()
+    table.follow_and_check(
+        "update t set v = 'end'; insert into t values (9, 'end'); delete from t where id = 4"
+    )
     assert table.verify().is_equal
     assert copies(table) == count or is_copied
-
-
-def check(table: Replication) -> None:
-    assert with_columns_of(table.live("public.t"), table.source("public.t")) == table.source(
-        "public.t"
-    )
 
 
 def test_a_new_partition_during_a_copy_keeps_the_parts_that_are_done(
@@ -202,8 +179,7 @@ def test_a_new_partition_during_a_copy_keeps_the_parts_that_are_done(
     replication.sql(f"{NEW}; update t set v = 'new' where id = 90")
     until_copied(replication, 60)
     assert copies(replication) == 1
-    replication.sql("insert into p2 values (150, 'direct'); insert into t values (151, 'x')")
-    replication.catch_up()
+    replication.follow("insert into p2 values (150, 'direct'); insert into t values (151, 'x')")
     assert copies(replication) == 1
     replication.check()
     assert replication.verify().is_equal
@@ -212,22 +188,18 @@ def test_a_new_partition_during_a_copy_keeps_the_parts_that_are_done(
 def test_late_changes_of_a_partition_that_is_being_detached_are_gone_with_it(
     table: Replication,
 ) -> None:
-    table.sql(f"{NEW}; insert into t values (101, 'a')")
-    table.catch_up()
+    table.follow(f"{NEW}; insert into t values (101, 'a')")
     with table.connect() as writer, table.connect() as db:
         # It sees the partition until its end.
         writer.execute("begin isolation level repeatable read; select from t")
         db.execute("set lock_timeout = '100ms'")
         with pytest.raises(psycopg.errors.LockNotAvailable):
             db.execute("alter table t detach partition p2 concurrently")
-        table.catch_up()
-        check(table)
+        table.follow_and_check()
         writer.execute("insert into t values (105, 'late'); update t set v = 'late'; commit")
-        table.sql("insert into p2 values (106, 'direct')")
-        table.catch_up()
+        table.follow("insert into p2 values (106, 'direct')")
         db.execute("alter table t detach partition p2 finalize")
-    table.catch_up()
-    check(table)
+    table.follow_and_check()
     assert table.verify().is_equal
     assert copies(table) == 1
 
@@ -235,13 +207,9 @@ def test_late_changes_of_a_partition_that_is_being_detached_are_gone_with_it(
 def test_a_replica_that_somebody_altered_is_copied_when_a_partition_goes(
     postgres: PostgresReplication,
 ) -> None:
-    postgres.sql(f"{TABLE} {NEW}; insert into t values (101, 'a')")
-    postgres.capture("public.t")
-    postgres.catch_up()
+    postgres.begin(f"{TABLE} {NEW}; insert into t values (101, 'a')")
     postgres.there("alter table t drop column v")
-    postgres.sql("drop table p2; insert into t values (5, 'e')")
-    postgres.catch_up()
-    postgres.check()
+    postgres.follow_and_check("drop table p2; insert into t values (5, 'e')")
 
 
 @pytest.mark.parametrize(
@@ -250,12 +218,8 @@ def test_a_replica_that_somebody_altered_is_copied_when_a_partition_goes(
 def test_a_value_that_does_not_fit_is_gone_with_its_partition(lake: LakeReplication) -> None:
     lake.sql("create table t (id int primary key, v date) partition by range (id)")
     lake.sql("create table p1 partition of t for values from (0) to (100)")
-    lake.sql(f"{NEW}; create table other (id int primary key)")
-    lake.capture("public.t", "public.other")
-    lake.catch_up()
-    lake.sql("insert into t values (101, 'infinity'); insert into other values (1)")
-    lake.catch_up()
+    lake.begin(f"{NEW}; create table other (id int primary key)", "public.t", "public.other")
+    lake.follow("insert into t values (101, 'infinity'); insert into other values (1)")
     lake.sql("drop table p2; insert into t values (2, '2026-02-02')")
-    lake.sql("update pgque.replica_apart set retry_at = clock_timestamp()")
-    lake.catch_up()
-    lake.check()
+    lake.end_pauses()
+    lake.follow_and_check()

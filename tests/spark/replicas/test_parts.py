@@ -2,12 +2,17 @@
 
 import json
 import os
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
+from pgque_dagster.client.replicas.deletes import HISTORY
 from pgque_dagster.client.replicas.outcome import Apart, Replicated
+from pgque_dagster.client.replicas.postgres import parts as postgres_parts
+from pgque_dagster.client.replicas.postgres.parts import CopyInParts as IntoPostgres
 from pgque_dagster.spark.replicas import parts
-from tests.support.replicas.apart import end_leases, needed, repair, rotate
+from tests.support.replicas.apart import needed, rotate
 from tests.support.replicas.parts import (
     ROWS,
     TABLE,
@@ -17,39 +22,70 @@ from tests.support.replicas.parts import (
     status,
     until_copied,
 )
-from tests.support.replicas.replication import LakeReplication
+from tests.support.replicas.replication import (
+    LakeReplication,
+    PostgresReplication,
+    Replication,
+    with_columns_of,
+)
+from tests.support.servers.logins import as_login
 
 
-def test_rows_that_move_between_parts_are_there_once(table: LakeReplication) -> None:
-    (apart,) = run(table)
+@pytest.fixture
+def in_postgres(
+    postgres: PostgresReplication, monkeypatch: pytest.MonkeyPatch
+) -> PostgresReplication:
+    copy_in_parts(monkeypatch, width=3)
+    postgres.sql(f"{TABLE} create table other (id int primary key)")
+    postgres.capture("public.t", "public.other")
+    return postgres
+
+
+def staged(table: PostgresReplication) -> list[str]:
+    """The tables of copies in the target."""
+    query = "select relname::text from pg_class where relname ~ '^__pgque' and relkind = 'r'"
+    return [name for (name,) in table.there(query)]
+
+
+@pytest.mark.in_the_lake
+def test_rows_that_move_between_parts_are_there_once(
+    replication: Replication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_in_parts(monkeypatch)
+    replication.sql(TABLE)
+    replication.capture("public.t")
+    (apart,) = run(replication)
     assert isinstance(apart, Apart)
     assert apart.reason == ""
-    assert apart.copying is not None
-    assert apart.copying.startswith("3 of ")
+    assert apart.copying.startswith("4 of ")
     runs = 1
     while isinstance(apart, Apart):
         # From parts that are read into those that are not, and the other way.
-        table.sql(
+        replication.sql(
             f"update t set n = n + 1 where id % 7 = {runs % 7};"
             f"update t set id = id + 1000 where id = {runs};"
             f"delete from t where id = {ROWS - runs}; insert into t values ({100 + runs}, 'new')"
         )
-        (apart,) = run(table)
+        assert isinstance(replication, LakeReplication) or len(staged(replication)) == 2
+        (apart,) = run(replication)
         runs += 1
-    assert runs >= 3
-    table.check()
+    assert runs >= 2
+    replication.check()
     assert isinstance(apart, Replicated)
     assert apart.is_copied
-    assert apart.rows == len(table.source("public.t"))
-    assert len([each for each in table.commits("public.t") if each]) == 1
-    for path in left_behind(table):
-        os.utime(path, (0, 0))
-    table.sink("public.t").maintain(table.spark, table.url)
-    assert left_behind(table) == []
-    table.sql("update t set n = -1; delete from t where id = 5")
-    table.catch_up()
-    table.check()
-    assert len([each for each in table.copied if "copying public.t" in each]) == 1
+    assert apart.rows == len(replication.source("public.t"))
+    if isinstance(replication, LakeReplication):
+        assert len([each for each in replication.commits("public.t") if each]) == 1
+        for path in left_behind(replication):
+            os.utime(path, (0, 0))
+        replication.sink("public.t").maintain(replication.spark, replication.url)
+        assert left_behind(replication) == []
+    else:
+        assert staged(replication) == []
+        key = "select conname from pg_constraint where conrelid = 't'::regclass and contype = 'p'"
+        assert replication.there(key) == [("t_pkey",)]
+    replication.follow_and_check("update t set n = -1; delete from t where id = 5")
+    assert len([each for each in replication.copied if "copying public.t" in each]) == 1
 
 
 @pytest.mark.slow
@@ -94,14 +130,14 @@ def test_an_attempt_goes_on_with_the_parts_of_one_that_was_killed(
         read.extend(numbers)
         raise KeyboardInterrupt
 
+    copy_in_parts(monkeypatch, width=3)
     with monkeypatch.context() as patch:
         patch.setattr(parts.CopyInParts, "_read_parts", reading)
-        for number in range(3):
-            table.tick()
+        for number in range(2):
             with pytest.raises(KeyboardInterrupt):
-                table.run()
+                table.catch_up()
             table.sql(f"update t set id = id + 500 where id % 5 = {number}")
-            end_leases(table)
+            table.end_leases()
     # A record that was not written completely.
     record = sorted(left_behind(table), key=lambda path: len(path.name))[-1]
     lost = json.loads(record.read_text())["groups"][0]["parts"]
@@ -113,28 +149,6 @@ def test_an_attempt_goes_on_with_the_parts_of_one_that_was_killed(
     )
     until_copied(table)
     assert sorted(read) == sorted([*range(max(read) + 1), *lost])
-    table.check()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "change",
-    [
-        "vacuum full t",
-        "truncate t; insert into t values (1, 'after')",
-        "alter table t add column more int default 7; alter table t drop column n",
-    ],
-)
-def test_a_table_that_is_altered_meanwhile_is_copied_anew(
-    table: LakeReplication, change: str
-) -> None:
-    run(table)
-    run(table)
-    for statement in change.split("; "):
-        table.sql(statement)
-    run(table)
-    assert len([each for each in table.copied if "copying public.t in parts" in each]) == 2
-    until_copied(table)
     table.check()
 
 
@@ -164,7 +178,7 @@ def test_a_copy_that_fails_goes_on_once_the_cause_is_gone(
     assert (found.state, found.copying is not None) == ("apart", True)
     assert int((found.copying or "").split()[0]) >= int((done or "").split()[0])
     table.sql(undo)
-    table.sql("update pgque.replica_apart set retry_at = now()")
+    table.end_pauses()
     until_copied(table)
     table.check()
 
@@ -176,7 +190,7 @@ def test_a_table_that_grows_or_is_emptied_meanwhile(table: LakeReplication) -> N
     runs = until_copied(table)
     assert runs < 20
     table.check()
-    repair(table, "t")
+    table.repair()
     run(table)
     table.sql("delete from t")
     table.sql("vacuum t")
@@ -185,11 +199,110 @@ def test_a_table_that_grows_or_is_emptied_meanwhile(table: LakeReplication) -> N
     assert table.replica("public.t") == []
 
 
-@pytest.mark.slow
-def test_a_repair_begins_the_copy_again(table: LakeReplication) -> None:
-    run(table)
-    repair(table, "t")
-    run(table)
-    assert len([each for each in table.copied if "copying public.t in parts" in each]) == 2
-    until_copied(table)
-    table.check()
+def test_an_attempt_goes_on_with_the_parts_of_one_that_was_killed_in_postgres(
+    in_postgres: PostgresReplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    inner, pipe, piped = IntoPostgres._read_parts, postgres_parts.pipe, iter(range(9))
+
+    def reading(copy: IntoPostgres, numbers: Sequence[int]) -> None:
+        inner(copy, numbers)
+        read.extend(numbers)
+        raise KeyboardInterrupt
+
+    def piping(*arguments: Any) -> tuple[int, int]:
+        found = pipe(*arguments)
+        if next(piped) == 2:  # After at least one part was recorded.
+            raise KeyboardInterrupt
+        return found
+
+    for number, (owner, name, function) in enumerate(
+        [
+            (IntoPostgres, "_read_parts", reading),
+            (postgres_parts, "pipe", piping),
+            (IntoPostgres, "_read_parts", reading),
+        ]
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, function)
+            with pytest.raises(KeyboardInterrupt):
+                in_postgres.catch_up()
+        in_postgres.sql(f"update t set id = id + 500 where id % 5 = {number}")
+        in_postgres.end_leases()
+    assert len(read) == 6
+    monkeypatch.setattr(
+        IntoPostgres,
+        "_read_parts",
+        lambda copy, numbers: (read.extend(numbers), inner(copy, numbers))[1],
+    )
+    until_copied(in_postgres)
+    in_postgres.catch_up()
+    assert sorted(read) == sorted({*range(max(read) + 1)})
+    in_postgres.check()
+    assert len([each for each in in_postgres.copied if "copying public.t" in each]) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["vacuum full t", pytest.param("truncate t; insert into t values (1)", marks=pytest.mark.slow)],
+)
+def test_a_replica_that_is_there_gets_only_rows_that_differ(
+    in_postgres: PostgresReplication, change: str
+) -> None:
+    in_postgres.keep(HISTORY)
+    until_copied(in_postgres)
+    before = in_postgres.replica("public.t")
+    in_postgres.repair()
+    run(in_postgres)
+    in_postgres.sql("update t set n = 0 where id in (1, 9)")
+    for statement in change.split("; "):
+        in_postgres.sql(statement)
+    until_copied(in_postgres)
+    in_postgres.catch_up()
+    source = in_postgres.source("public.t")
+    assert with_columns_of(in_postgres.live("public.t"), source) == source
+    assert len([row for row in in_postgres.replica("public.t") if row in before]) == (
+        0 if "truncate" in change else ROWS - 2
+    )
+    assert staged(in_postgres) == []
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "comment on table {} is 'mine'",
+        pytest.param("drop table {}", marks=pytest.mark.slow),
+        "the table is small now",
+    ],
+)
+def test_a_copy_that_cannot_go_on_is_removed(
+    in_postgres: PostgresReplication, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    run(in_postgres)
+    records = sorted(staged(in_postgres))[1]
+    if "{}" in damage:
+        in_postgres.there(damage.format(records))
+    else:
+        monkeypatch.undo()
+        in_postgres.repair()
+    until_copied(in_postgres)
+    in_postgres.follow_and_check()
+    assert staged(in_postgres) == []
+
+
+def test_a_table_whose_new_partition_may_not_be_read_is_copied_in_parts(
+    postgres: PostgresReplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, login = postgres.url, as_login(postgres.url, "pgque_reader", "pgque_writer")
+    postgres.sql("create table t (id int primary key) partition by range (id)")
+    postgres.sql("create table p1 partition of t for values from (0) to (100)")
+    postgres.begin("insert into t values (1); grant select on t to login_reader_writer")
+    copy_in_parts(monkeypatch)
+    postgres.sql("create table p2 partition of t for values from (100) to (200)")
+    postgres.sql("insert into p2 values (101); select pgque.capture('t', 'changes')")
+    postgres.tick()
+    postgres.url = login
+    assert [type(each) for each in postgres.run()] == [Replicated]
+    assert any(text.startswith("copying public.t in parts") for text in postgres.copied)
+    postgres.url = owner
+    postgres.check()

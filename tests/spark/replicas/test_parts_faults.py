@@ -10,7 +10,6 @@ from pgque_dagster.client import Client, PgqueError
 from pgque_dagster.client.replicas.outcome import Apart
 from pgque_dagster.spark.replicas import parts
 from pgque_dagster.spark.sinks.files.storage import StorageFailed
-from tests.support.replicas.apart import end_leases, repair
 from tests.support.replicas.parts import (
     ROWS,
     TABLE,
@@ -43,7 +42,7 @@ def test_rows_that_another_program_writes_meanwhile_stay_until_a_repair(
     table: LakeReplication, monkeypatch: pytest.MonkeyPatch, is_late: bool
 ) -> None:
     until_copied(table)
-    repair(table, "t")
+    table.repair()
     inner = parts.CopyInParts.rows
 
     def writing(copy: parts.CopyInParts) -> tuple[int, str, DataFrame]:
@@ -57,10 +56,10 @@ def test_rows_that_another_program_writes_meanwhile_stay_until_a_repair(
             run(table)
             table.repeat_rows("public.t", as_ours=False)
         has_failed(table)
-    table.sql("update pgque.replica_apart set retry_at = now()")
-    assert "another program has written to the replica of public.t" in has_failed(table)
+    table.end_pauses()
+    assert "somebody else has written the replica of public.t" in has_failed(table)
     assert len(table.replica("public.t")) == 2 * ROWS
-    repair(table, "t")
+    table.repair()
     run(table)
     if not is_late:  # Delta's maintenance does not count as another program.
         table.sink("public.t").maintain(table.spark, table.url)
@@ -75,8 +74,8 @@ def test_parts_whose_file_vanishes_are_read_again(
 ) -> None:
     if not is_first:
         until_copied(table)
-        repair(table, "t")
-    copy_in_parts(monkeypatch, seconds=60)
+        table.repair()
+    copy_in_parts(monkeypatch, width=3, seconds=60)
     inner, read_parts = parts.CopyInParts.rows, parts.CopyInParts._read_parts
 
     def losing(copy: parts.CopyInParts) -> tuple[int, str, DataFrame]:
@@ -99,7 +98,7 @@ def test_parts_whose_file_vanishes_are_read_again(
         "_read_parts",
         lambda copy, numbers: (read.extend(numbers), read_parts(copy, numbers))[1],
     )
-    end_leases(table)
+    table.end_leases()
     until_copied(table)
     assert read == [0, 1, 2]
     table.check()
@@ -113,11 +112,10 @@ def test_a_copy_whose_ack_fails_reads_no_part_again(
     def failing(*_: object) -> None:
         raise ArithmeticError
 
-    copy_in_parts(monkeypatch, seconds=60)
+    copy_in_parts(monkeypatch, width=3, seconds=60)
     table.tick()
     with Client(table.url) as client:
         batch = table.claim(client)
-        assert batch is not None
         table.replicate(batch, table.tables)
         batch.claim.before_ack(failing)
         with pytest.raises(ArithmeticError):
@@ -164,14 +162,14 @@ def test_a_copy_goes_on_once_its_role_may_read_the_table_again(table: LakeReplic
     table.sql("grant select on t, other to login_reader_writer")
     for number, change in enumerate(("grant select on t to", "revoke select on t from") * 2):
         table.sql(f"{change} login_reader_writer")
-        table.sql("update pgque.replica_apart set retry_at = now()")
+        table.end_pauses()
         table.sql(f"insert into other values ({number + 2})")
         table.tick()
         table.url = login
         found = [each for each in table.run() if isinstance(each, Apart)]
         table.url = owner
         assert ["grant select on public.t" in each.reason for each in found] == [number % 2 == 1]
-    table.sql("update pgque.replica_apart set retry_at = now()")
+    table.end_pauses()
     until_copied(table)
     table.check()
 
@@ -183,10 +181,9 @@ def test_a_copy_goes_on_once_the_disk_has_room(table: LakeReplication) -> None:
     with small_disk(table.folder) as disk:
         run(table)
         disk.fill()
-        table.tick()
         with pytest.raises(StorageFailed, match="No space left"):
-            table.run()
-        end_leases(table)
+            table.catch_up()
+        table.end_leases()
         disk.empty()
         before = status(table).copying
         run(table)
@@ -224,6 +221,6 @@ def test_a_copy_goes_on_after_its_server_crashed(
                 lake.run()
         lake.sql("update t set id = id + 1000 where id % 3 = 0")
         assert status(lake).copying == done
-        end_leases(lake)
+        lake.end_leases()
         until_copied(lake)
         lake.check()

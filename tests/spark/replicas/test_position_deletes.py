@@ -13,9 +13,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import IntegerType
 from pyroaring import BitMap64
 
-from pgque_dagster.client import Client
 from pgque_dagster.client.errors import InvalidArgument
-from pgque_dagster.client.replicas.capture import copy_again
 from pgque_dagster.client.replicas.outcome import Apart
 from pgque_dagster.client.replicas.spec import TableSpec
 from pgque_dagster.spark.replicas import iceberg as replicas
@@ -26,7 +24,7 @@ from pgque_dagster.spark.sinks.iceberg.commit import RECORD, summary_of
 from pgque_dagster.spark.sinks.iceberg.deletes import write_positions
 from pgque_dagster.spark.sinks.iceberg.snapshot import commit_snapshot
 from pgque_dagster.spark.sinks.iceberg.table_files import planned, root_of
-from tests.support.replicas.replication import CONSUMER, QUEUE, IcebergReplication
+from tests.support.replicas.replication import IcebergReplication
 from tests.support.servers.s3 import s3_server
 from tests.support.spark.iceberg_tables import by_duckdb
 from tests.support.spark.lakes import iceberg_catalog
@@ -38,19 +36,14 @@ ROWS = 1_000
 def table(iceberg: IcebergReplication) -> IcebergReplication:
     """A replica of 1,000 rows in one file."""
     iceberg.sql("create table t (id int primary key, v int)")
-    iceberg.sql(f"insert into t select n, 0 from generate_series(1, {ROWS}) n")
-    iceberg.capture("public.t")
-    iceberg.catch_up()
+    iceberg.begin(f"insert into t select n, 0 from generate_series(1, {ROWS}) n")
     return iceberg
 
 
 def follow(table: IcebergReplication, script: str) -> dict[str, int]:
     """Changes the source and the replica. Returns the counts of the new snapshot."""
-    table.sql(script)
-    table.catch_up()
-    table.check()
+    table.follow_and_check(script)
     newest = table.table("public.t").current_snapshot()
-    assert newest is not None
     counts = {key: int(x) for key, x in summary_of(newest).items() if x.isdigit()}
     rows = counts["total-records"] - counts["total-position-deletes"]
     assert rows == len(table.source("public.t"))
@@ -67,18 +60,10 @@ def delete_files_of(table: Table) -> set[Entry]:
     return {file for task in planned(table) for file in task.delete_files}
 
 
-def copy(table: IcebergReplication) -> None:
-    with Client(table.url) as client:
-        copy_again(client, QUEUE, CONSUMER, "public.t")
-    table.catch_up()
-    table.check()
-
-
 def publish(table: IcebergReplication, *added: Entry, as_ours: bool = True) -> None:
     """Commits files of another engine, as a change of rows or as one that changes none."""
     found = table.table("public.t")
     newest = found.current_snapshot()
-    assert newest is not None
     record = {RECORD: summary_of(newest)[RECORD]} if as_ours else {}
     commit_snapshot(found, found.metadata, added=added, gone=(), summary=record)
 
@@ -98,24 +83,16 @@ def with_values(entry: Entry, **values: Any) -> Entry:
     return Entry.from_args(**{**facts, **values})
 
 
-def test_a_batch_writes_its_changes_and_not_the_file(table: IcebergReplication) -> None:
-    table.sql("insert into t select n, n from generate_series(1001, 50000) n")
-    table.catch_up()
-    before = {path: path.stat().st_size for path in table.folder.rglob("*") if path.is_file()}
-    counts = follow(table, "update t set v = 1 where id % 5000 = 7")
+def test_a_batch_writes_its_changes_and_not_the_file(iceberg: IcebergReplication) -> None:
+    iceberg.begin(
+        "create table t (id int primary key, v int, w text);"
+        "insert into t select n, 0, md5(n::text) from generate_series(1, 5000) n"
+    )
+    before = {path: path.stat().st_size for path in iceberg.folder.rglob("*") if path.is_file()}
+    counts = follow(iceberg, "update t set v = 1 where id % 500 = 7")
     assert counts["added-position-deletes"] == counts["added-records"] == 10
-    new = [path.stat().st_size for path in table.folder.rglob("*") if path not in before]
+    new = [path.stat().st_size for path in iceberg.folder.rglob("*") if path not in before]
     assert sum(size for size in new if size) < 100_000 < max(before.values())
-
-
-@pytest.mark.slow
-def test_a_row_that_comes_again_lives_and_goes_again(table: IcebergReplication) -> None:
-    assert follow(table, "update t set v = 1 where id = 5")["added-position-deletes"] == 1
-    follow(table, "delete from t where id = 5")
-    follow(table, "insert into t values (5, 2)")
-    counts = follow(table, "update t set v = 3 where id in (4, 5, 6)")
-    assert counts["added-records"] == 3
-    assert table.verify().is_equal
 
 
 def test_the_data_file_of_deletes_is_named_for_each_engine(table: IcebergReplication) -> None:
@@ -166,8 +143,7 @@ def test_without_it_files_are_replaced_and_deletes_that_are_there_go(
 
 def test_keys_that_are_there_twice_are_replaced_by_one_row(table: IcebergReplication) -> None:
     table.repeat_rows("public.t")
-    table.sql("update t set v = 1 where id = 5")
-    table.catch_up()
+    table.follow("update t set v = 1 where id = 5")
     assert table.arrow("public.t")["id"].to_pylist().count(5) == 1
 
 
@@ -208,14 +184,12 @@ def test_files_without_ids_of_columns_stay_readable_in_tables_of_earlier_version
     names = found.schema().name_mapping.model_dump_json()
     with found.transaction() as change:
         change.set_properties({"schema.name-mapping.default": names})
-    iceberg.sql("insert into t values (2, '{2, 3}'); update t set v = null where id = 1")
-    iceberg.catch_up()
-    iceberg.check()
+    iceberg.follow_and_check(
+        "insert into t values (2, '{2, 3}'); update t set v = null where id = 1"
+    )
     before = iceberg.table("public.t").scan(snapshot_id=found.metadata.current_snapshot_id)
     assert before.to_arrow()["v"].to_pylist() == [[1]]
-    iceberg.sql("alter table t add w int; insert into t values (3, '{}', 4)")
-    iceberg.catch_up()
-    iceberg.check()
+    iceberg.follow_and_check("alter table t add w int; insert into t values (3, '{}', 4)")
 
 
 def test_files_do_not_get_into_a_table_whose_columns_have_other_ids(
@@ -231,12 +205,9 @@ def test_files_do_not_get_into_a_table_whose_columns_have_other_ids(
         return find(*arguments)
 
     monkeypatch.setattr(replicas, "find_positions", finding)
-    table.sql("update t set v = 1")
-    table.tick()
     with pytest.raises(StorageFailed, match=r"columns of .*public\.t were changed"):
-        table.run()
-    table.catch_up()
-    table.check()
+        table.follow("update t set v = 1")
+    table.follow_and_check()
 
 
 def test_metadata_files_stay_if_the_table_says_so(table: IcebergReplication) -> None:
@@ -254,9 +225,7 @@ def test_deletes_of_another_engine_about_several_files_count(table: IcebergRepli
     other = with_values(positions(table, 3), lower_bounds=None, upper_bounds=None)
     publish(table, other)
     assert len(table.arrow("public.t")) == ROWS
-    table.sql("delete from t where id = 4; update t set v = 1 where id in (5, 2001)")
-    table.catch_up()
-    table.check()
+    table.follow_and_check("delete from t where id = 4; update t set v = 1 where id in (5, 2001)")
     assert table.verify().is_equal
 
 
@@ -264,11 +233,11 @@ def test_deletes_of_another_engine_stop_the_table_until_it_is_repaired(
     table: IcebergReplication,
 ) -> None:
     publish(table, positions(table, 3), as_ours=False)
-    table.sql("update t set v = 1 where id = 5")
-    (apart,) = table.catch_up()
+    (apart,) = table.follow("update t set v = 1 where id = 5")
     assert isinstance(apart, Apart)
     assert len(table.arrow("public.t")) == ROWS - 1
-    copy(table)
+    table.repair()
+    table.follow_and_check()
 
 
 def test_deletes_by_values_are_refused(table: IcebergReplication) -> None:
@@ -282,14 +251,10 @@ def test_a_list_of_deletes_that_is_gone_is_told_and_repaired(table: IcebergRepli
     follow(table, "update t set v = 1 where id = 5")
     (file,) = delete_files(table)
     Path(file.file_path.removeprefix("file://")).unlink()
-    table.sql("update t set v = 1 where id = 6")
-    table.tick()
     with pytest.raises(StorageFailed, match=r"public\.t.*cannot be read"):
-        table.run()
-    with Client(table.url) as client:
-        copy_again(client, QUEUE, CONSUMER, "public.t")
-    table.catch_up()
-    table.check()
+        table.follow("update t set v = 1 where id = 6")
+    table.repair()
+    table.follow_and_check()
 
 
 def test_a_table_of_a_newer_version_is_refused(table: IcebergReplication) -> None:
@@ -297,10 +262,8 @@ def test_a_table_of_a_newer_version_is_refused(table: IcebergReplication) -> Non
     metadata = Path(table.table("public.t").metadata_location.removeprefix("file://"))
     newer = {**json.loads(metadata.read_text()), "format-version": 3, "next-row-id": 0}
     metadata.write_text(json.dumps(newer))
-    table.sql("update t set v = 1 where id = 6")
-    table.tick()
     with pytest.raises(InvalidArgument, match="format version 3"):
-        table.run()
+        table.follow("update t set v = 1 where id = 6")
 
 
 def test_files_with_many_deleted_rows_are_written_anew(table: IcebergReplication) -> None:
@@ -347,8 +310,7 @@ def test_position_deletes_in_an_object_store(iceberg: IcebergReplication) -> Non
     with s3_server() as s3:
         iceberg.target = IcebergReplicas(s3.url("replicas"), storage_options=s3.options)
         for script in ("select", "update t set v = 1 where id < '5'", "delete from t where v = 1"):
-            iceberg.sql(script)
-            iceberg.catch_up()
+            iceberg.follow(script)
             assert iceberg.verify().is_equal
         catalog = iceberg_catalog(iceberg.url, **s3.iceberg_properties)
         assert delete_files_of(catalog.load_table("public.t"))
@@ -381,5 +343,4 @@ def test_an_attempt_that_fails_at_a_step_leaves_the_replica_as_it_is(
         patch.setattr(module, name, failing)
         with pytest.raises(StorageFailed):
             table.run(ack=False)
-    table.catch_up()
-    table.check()
+    table.follow_and_check()

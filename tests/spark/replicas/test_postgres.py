@@ -1,6 +1,5 @@
 """Replicas in PostgreSQL: one transaction a batch, in tables that are nobody else's."""
 
-import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Event
@@ -10,12 +9,9 @@ import pytest
 
 from pgque_dagster.client.errors import InvalidArgument, PgqueError
 from pgque_dagster.client.replicas.key_parts import KeyPart
-from pgque_dagster.client.replicas.outcome import Apart
 from pgque_dagster.client.replicas.postgres.location import PostgresReplicas
 from pgque_dagster.client.replicas.spec import TableSpec
-from tests.client.consumer.support import expire_leases
-from tests.support.replicas.apart import repair
-from tests.support.replicas.faults import Faults, Killed
+from tests.support.replicas.faults import Faults, Killed, die
 from tests.support.replicas.replication import PostgresReplication
 
 TYPES = (
@@ -54,12 +50,9 @@ def check_texts(replication: PostgresReplication) -> None:
 
 
 def test_values_of_each_type_arrive_as_they_are_printed(postgres: PostgresReplication) -> None:
-    postgres.sql(TYPES + ROWS)
-    postgres.capture("public.t")
-    postgres.catch_up()
+    postgres.begin(TYPES + ROWS)
     check_texts(postgres)
-    postgres.sql("delete from t; " + ROWS + "update t set id = id + 10 where id < 3")
-    postgres.catch_up()
+    postgres.follow("delete from t; " + ROWS + "update t set id = id + 10 where id < 3")
     check_texts(postgres)
     assert postgres.verify().is_equal
     assert len(postgres.copied) == 1
@@ -68,31 +61,15 @@ def test_values_of_each_type_arrive_as_they_are_printed(postgres: PostgresReplic
 
 
 def test_floats_keep_all_digits_whatever_the_target_prints(postgres: PostgresReplication) -> None:
-    postgres.sql("create table t (id int primary key, f float8); insert into t values (1, 0.3)")
-    postgres.capture("public.t")
-    postgres.catch_up()
+    postgres.begin("create table t (id int primary key, f float8); insert into t values (1, 0.3)")
     ((name,),) = postgres.there("select current_database()")
     postgres.there(f"alter database {name} set extra_float_digits = 0")
-    postgres.sql("update t set f = 0.1::float8 + 0.2::float8")
-    postgres.catch_up()
+    postgres.follow("update t set f = 0.1::float8 + 0.2::float8")
     assert postgres.there("select f = 0.1::float8 + 0.2::float8 from t") == [(True,)]
 
 
-def test_a_key_of_two_columns_is_compared(postgres: PostgresReplication) -> None:
-    postgres.sql("create table t (a int, b int, v text, primary key (a, b))")
-    postgres.sql("insert into t values (1, 2, 'x'), (1, 3, 'y')")
-    postgres.capture("public.t")
-    postgres.catch_up()
-    assert postgres.verify().is_equal
-    postgres.there("update t set v = 'z' where b = 3")
-    (found,) = postgres.verify().examples
-    assert found.key == {"a": 1, "b": 3}
-
-
 def test_a_function_of_somebody_else_decides_about_no_part(postgres: PostgresReplication) -> None:
-    postgres.sql("create table t (id int primary key); insert into t values (1), (2), (3)")
-    postgres.capture("public.t")
-    postgres.catch_up()
+    postgres.begin("create table t (id int primary key); insert into t values (1), (2), (3)")
     postgres.there("create function mod(bigint, int) returns bigint language sql return 2")
     parts = [KeyPart(number, 2, ("id",), None) for number in (1, 2)]
     assert [postgres.verify(part=part).differences for part in parts] == [0, 0]
@@ -110,23 +87,19 @@ def test_a_batch_that_is_replayed_writes_no_row(postgres: PostgresReplication) -
         postgres.run()
         assert postgres.there("select id, xmin, ctid from t") == written
     assert len(postgres.copied) == 1, "a copy that was stored and not acked is taken over"
-    postgres.sql("insert into t values (3, 3)")
-    postgres.catch_up()
-    postgres.check()
+    postgres.follow_and_check("insert into t values (3, 3)")
     assert len(postgres.copied) == 1
 
 
 def test_a_copy_writes_only_rows_that_differ(postgres: PostgresReplication) -> None:
-    postgres.sql("create table t (id int primary key, v int); insert into t values (1, 1), (2, 2)")
-    postgres.capture("public.t")
-    postgres.catch_up()
+    postgres.begin(
+        "create table t (id int primary key, v int); insert into t values (1, 1), (2, 2)"
+    )
     written = postgres.there("select xmin from t where id = 1")
     postgres.there("create view sums as select sum(v) from t; insert into t values (7, 7)")
     postgres.sql("set session_replication_role = replica; update t set v = 5 where id = 2")
     postgres.sql("alter table t disable trigger all; alter table t enable trigger all")
-    postgres.sql("select pgque.send('changes', 'other', 'wakes the consumer')")
-    postgres.catch_up()
-    postgres.check()
+    postgres.follow_and_check("select pgque.send('changes', 'other', 'wakes the consumer')")
     assert len(postgres.copied) == 2
     assert postgres.there("select xmin from t where id = 1") == written
     assert postgres.there("select * from sums") == [(6,)], "what depends on the replica stays"
@@ -141,14 +114,11 @@ def test_an_event_that_cannot_be_staged_stops_its_table_alone(
     postgres.catch_up()
     # Of a role with pgque_writer. The source itself reads the JSON, to mask it.
     event = "select pgque.insert_event('changes', 'insert', 'no JSON', {}, null, null, null)"
-    postgres.sql("insert into a values (1);" + event.format("'public.b'"))
-    _, apart = postgres.catch_up()
-    assert isinstance(apart, Apart)
-    assert "invalid input syntax for type json" in apart.reason
+    found = postgres.why_apart("insert into a values (1);" + event.format("'public.b'"))
+    assert "invalid input syntax for type json" in found
     postgres.check("public.a")
-    repair(postgres, "b")
-    postgres.sql("insert into a values (2); insert into b values (2, 'x')")
-    postgres.catch_up()
+    postgres.repair("public.b")
+    postgres.follow("insert into a values (2); insert into b values (2, 'x')")
     postgres.check("public.a")
     assert postgres.verify(masked).is_equal
 
@@ -159,41 +129,31 @@ def test_an_event_that_cannot_be_staged_stops_its_table_alone(
     assert any("changes of public.c are skipped" in text for text in postgres.copied)
 
 
-@pytest.mark.parametrize("is_copy", [True, False])
 @pytest.mark.parametrize("dies", [True, False])
 @pytest.mark.parametrize("point", ["after record", "before ack"])
 def test_an_attempt_that_dies_or_is_overtaken_loses_and_repeats_nothing(
-    postgres: PostgresReplication,
-    monkeypatch: pytest.MonkeyPatch,
-    point: str,
-    dies: bool,
-    is_copy: bool,
+    postgres: PostgresReplication, monkeypatch: pytest.MonkeyPatch, point: str, dies: bool
 ) -> None:
-    postgres.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
-    postgres.capture("public.t")
-    if not is_copy:
-        postgres.catch_up()
-        postgres.sql("update t set v = 2; insert into t values (2, 2)")
+    """Neither changes of one table nor the copy of another one."""
+    postgres.begin("create table t (id int primary key, v int); insert into t values (1, 1)")
+    postgres.sql("update t set v = 2; insert into t values (2, 2)")
+    postgres.sql("create table u as table t; alter table u add primary key (id)")
+    postgres.capture("public.u")
     postgres.tick()
-    written = []
+    written, rows = [], "select xmin, ctid, * from t union all select xmin, ctid, * from u"
 
     def others_go_on() -> None:
-        with psycopg.connect(postgres.url, autocommit=True) as db:
-            expire_leases(db)
+        postgres.end_leases()
         postgres.run()
-        postgres.sql("insert into t values (3, 3)")
-        postgres.catch_up()
-        written.extend(postgres.there("select xmin, ctid, * from t"))
-
-    def die() -> None:
-        raise Killed
+        postgres.follow("insert into t values (3, 3); insert into u values (3, 3)")
+        written.extend(postgres.there(rows))
 
     Faults(postgres, monkeypatch).set(point, 0, die if dies else others_go_on)
     with pytest.raises((Killed, PgqueError)):
         postgres.run()
     if dies:
         others_go_on()
-    assert postgres.there("select xmin, ctid, * from t") == written
+    assert postgres.there(rows) == written
     postgres.check()
     assert postgres.verify().is_equal
 
@@ -201,12 +161,12 @@ def test_an_attempt_that_dies_or_is_overtaken_loses_and_repeats_nothing(
 def test_readers_see_all_tables_at_one_batch_and_never_half_a_copy(
     postgres: PostgresReplication,
 ) -> None:
-    postgres.sql(
+    postgres.begin(
         "create table t (id int primary key, v int); create table u (id int primary key, v int);"
-        "insert into t select n, 10 from generate_series(1, 1000) n; insert into u select * from t"
+        "insert into t select n, 10 from generate_series(1, 1000) n; insert into u select * from t",
+        "public.t",
+        "public.u",
     )
-    postgres.capture("public.t", "public.u")
-    postgres.catch_up()
     done = Event()
     query = "select (select sum(v) from t) + (select sum(v) from u), (select count(*) from t)"
     seen = set()
@@ -221,15 +181,13 @@ def test_readers_see_all_tables_at_one_batch_and_never_half_a_copy(
         reader = pool.submit(read)
         try:
             for number in range(1, 6):
-                postgres.sql(
+                postgres.follow(
                     f"begin; update t set v = v - 1 where id <= {number * 100};"
                     f"update u set v = v + 1 where id <= {number * 100}; commit"
                 )
-                postgres.catch_up()
             postgres.sql("alter table t disable trigger all; alter table t enable trigger all")
             postgres.sql("truncate t; insert into t select n, 10 from generate_series(1, 1000) n")
-            postgres.sql("truncate u; insert into u select * from t")
-            postgres.catch_up()
+            postgres.follow("truncate u; insert into u select * from t")
         finally:
             done.set()
         reader.result()
@@ -242,19 +200,14 @@ def test_replicas_may_be_in_another_schema_of_the_same_database(
     postgres: PostgresReplication,
 ) -> None:
     postgres.target = PostgresReplicas(schema="copies")
-    postgres.sql("create table t (id int primary key); insert into t values (1)")
-    postgres.capture("public.t")
-    postgres.catch_up()
-    postgres.sql("insert into t values (2)")
-    postgres.catch_up()
-    postgres.check()
+    postgres.begin("create table t (id int primary key); insert into t values (1)")
+    postgres.follow_and_check("insert into t values (2)")
     assert postgres.verify().is_equal
 
 
 def refused(postgres: PostgresReplication, words: str) -> None:
-    postgres.tick()
     with pytest.raises(InvalidArgument, match=words):
-        postgres.run()
+        postgres.catch_up()
 
 
 def test_a_table_of_somebody_else_is_refused_and_stays(postgres: PostgresReplication) -> None:
@@ -299,25 +252,6 @@ def test_two_replicas_do_not_share_a_table(postgres: PostgresReplication) -> Non
     refused(postgres, r"replica of changes/lake/public\.t")
 
 
-def test_a_table_whose_rows_the_target_refuses_stands_apart(
-    postgres: PostgresReplication,
-) -> None:
-    postgres.sql("create table t (id int primary key, v int); insert into t values (1, 1)")
-    postgres.capture("public.t")
-    postgres.catch_up()
-    postgres.there("alter table t add constraint small check (v < 5)")
-    postgres.sql("update t set v = 9; insert into t values (2, 2)")
-    postgres.tick()
-    (apart,) = postgres.run()
-    assert isinstance(apart, Apart)
-    assert re.search(r"public\.t was refused .*small", apart.reason)
-    assert postgres.replica("public.t") == [{"id": 1, "v": 1}]
-    postgres.there("alter table t drop constraint small")
-    postgres.sql("update pgque.replica_apart set retry_at = clock_timestamp()")
-    postgres.catch_up()
-    postgres.check()
-
-
 def test_a_password_is_shown_by_no_error(postgres: PostgresReplication) -> None:
     postgres.sql("create table t (id int primary key)")
     postgres.capture("public.t")
@@ -331,19 +265,11 @@ def test_a_password_is_shown_by_no_error(postgres: PostgresReplication) -> None:
 def test_events_of_a_table_that_had_the_name_before_reach_no_replica(
     postgres: PostgresReplication,
 ) -> None:
-    postgres.sql("create table t (id int primary key); insert into t values (1)")
-    postgres.capture("public.t")
-    postgres.catch_up()
+    postgres.begin("create table t (id int primary key); insert into t values (1)")
     postgres.sql("alter table t rename to old; create table t (id int primary key)")
-    postgres.sql("insert into t values (7)")
-    postgres.catch_up()
-    postgres.sql("insert into old values (3); insert into t values (8)")
-    postgres.tick()
+    postgres.follow("insert into t values (7)")
     with pytest.raises(InvalidArgument, match=r"uncapture\('public.old', 'changes'\)"):
-        postgres.run()
+        postgres.follow("insert into old values (3); insert into t values (8)")
 
-    postgres.sql("select pgque.uncapture('old', 'changes')")
-    postgres.catch_up()
-
-    postgres.check()
+    postgres.follow_and_check("select pgque.uncapture('old', 'changes')")
     assert postgres.replica("public.t") == [{"id": 7}, {"id": 8}]

@@ -11,17 +11,13 @@ from tests.support.replicas.replication import CONSUMER, QUEUE, PostgresReplicat
 @pytest.fixture
 def copied(postgres: PostgresReplication) -> PostgresReplication:
     """A replica with the row 1."""
-    postgres.sql("create table t (id int primary key, v int); insert into t values (1)")
-    postgres.capture("public.t")
-    postgres.catch_up()
+    postgres.begin("create table t (id int primary key, v int); insert into t values (1)")
     return postgres
 
 
 def goes_on(copied: PostgresReplication) -> None:
     """The next batch makes the replica equal to its source again."""
-    copied.sql("insert into t values (9)")
-    copied.catch_up()
-    copied.check()
+    copied.follow_and_check("insert into t values (9)")
 
 
 def is_copied_again(copied: PostgresReplication) -> None:
@@ -31,9 +27,7 @@ def is_copied_again(copied: PostgresReplication) -> None:
 
 
 def claim(client: Client, owner: str) -> Batch:
-    batch = client.claim(QUEUE, CONSUMER, owner=owner)
-    assert batch is not None
-    return batch
+    return client.claim(QUEUE, CONSUMER, owner=owner)
 
 
 def pass_quietly(copied: PostgresReplication, times: int = 3) -> None:
@@ -109,13 +103,10 @@ def test_a_replica_that_somebody_drops_or_alters_is_copied_again(
 
 
 def test_another_incarnation_stops_until_somebody_decides(copied: PostgresReplication) -> None:
-    copied.sql("select pgque.renew_incarnation(); insert into t values (2)")
-    copied.tick()
     with pytest.raises(TargetOutOfStep) as stopped:
-        copied.run()
+        copied.follow("select pgque.renew_incarnation(); insert into t values (2)")
     assert copied.there("select id from t") == [(1,)]
     hint = str(stopped.value.hint)
     copied.there(hint[hint.index("update ") : hint.index(";")])
-    copied.catch_up()
-    copied.check()
+    copied.follow_and_check()
     assert len(copied.copied) == 2

@@ -5,12 +5,7 @@ import pytest
 from pgque_dagster.client import Client
 from pgque_dagster.client.replicas.outcome import acked, record_batch
 from pgque_dagster.client.replicas.spec import TableSpec
-from tests.support.replicas.replication import (
-    QUEUE,
-    DeltaReplication,
-    LakeReplication,
-    Replication,
-)
+from tests.support.replicas.replication import QUEUE, DeltaReplication, LakeReplication, Replication
 
 
 def run(replication: Replication, *, ack: bool = True) -> None:

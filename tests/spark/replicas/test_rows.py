@@ -1,10 +1,12 @@
-"""A row that is read from its table has the values of the row in its event, of each type."""
+"""A row from its table has the values of its event, of each type. What does not fit is named."""
 
 import hashlib
 import math
+import re
 import struct
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -17,15 +19,18 @@ from psycopg import sql
 from pgque_dagster.client import Client
 from pgque_dagster.client.errors import MalformedPayload
 from pgque_dagster.client.replicas.capture import capture_new
-from pgque_dagster.client.replicas.deletes import HARD
+from pgque_dagster.client.replicas.deletes import HARD, SOFT, Deletes
+from pgque_dagster.client.replicas.outcome import Apart
 from pgque_dagster.client.replicas.snapshot import Snapshot
-from pgque_dagster.client.replicas.source import SourceTable
+from pgque_dagster.client.replicas.source import SourceColumn, SourceTable
 from pgque_dagster.client.replicas.spec import TableSpec
 from pgque_dagster.spark.payload.changes import ChangeFormat
+from pgque_dagster.spark.payload.parsing import EventParsing
+from pgque_dagster.spark.replicas.misfit import misfit_error
 from pgque_dagster.spark.replicas.rows import RowReader
 from pgque_dagster.spark.replicas.source import spark_columns
 from tests.support.queues.type_values import ODD, SETUP, VALUES
-from tests.support.replicas.replication import QUEUE
+from tests.support.replicas.replication import QUEUE, LakeReplication
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
 TIMES = st.datetimes(datetime.min, datetime.max)
@@ -121,7 +126,8 @@ def insert(db: psycopg.Connection[Any], rows: list[Row]) -> None:
 
 
 def copied(client: Client, spec: TableSpec) -> list[pa.RecordBatch]:
-    reader = RowReader(client, SourceTable.find(client, spec), ["public.t"])
+    source = SourceTable.find(client, spec)
+    reader = RowReader(client, source, [source.name])
     with Snapshot.of_copy(client.url, QUEUE, HARD) as (_, snapshot):
         return list(reader.read(client.url, 0, snapshot.id))
 
@@ -160,7 +166,7 @@ def bits(value: Any) -> Any:
 
 
 @settings(
-    max_examples=5,
+    max_examples=3,
     deadline=None,
     # An example takes too long to find a smaller one.
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
@@ -186,30 +192,121 @@ def test_a_copied_row_has_the_values_of_its_event(table: Client, rows: list[Row]
             assert bits([values[x] for x in order]) == bits(wanted[name].to_pylist()), name
 
 
+def test_a_value_that_the_lake_cannot_hold_is_refused_with_its_row(queue_url: str) -> None:
+    for number, (kind, text, words) in enumerate(
+        (
+            ("date", "infinity", "infinity in column v of type date"),
+            ("date", "-infinity", "-infinity in column v"),
+            ("date", "5874897-12-31", "a time outside the years 1 to 9999 in column v"),
+            ("date", "0001-12-31 BC", "a time outside the years 1 to 9999 in column v"),
+            ("timestamp", "infinity", "infinity in column v"),
+            ("timestamp", "-infinity", "-infinity in column v"),
+            ("timestamp", "294276-12-31 23:59:59.999999", "a time outside the years 1 to 9999"),
+            ("timestamp", "4713-01-01 BC", "a time outside the years 1 to 9999"),
+            ("timestamptz", "infinity", "infinity in column v"),
+            ("timestamptz", "9999-12-31 23:59:59.999999-01", "a time outside the years 1 to 9999"),
+            ("timestamptz", "0001-01-01 00:00:00+01", "a time outside the years 1 to 9999"),
+            ("numeric(5,2)", "NaN", "NaN in column v of type numeric(5,2)"),
+            ("int[]", "{{1},{2}}", "an array with several dimensions"),
+        )
+    ):
+        table = f"t{number}"
+        with psycopg.connect(queue_url, autocommit=True) as db:
+            db.execute(
+                f"create table {table} (id int, k text, v {kind}, primary key (id, k))".encode()
+            )
+            db.execute(f"insert into {table} values (2, 'b', '{text}'), (3, 'c', null)".encode())
+        with Client(queue_url) as client, pytest.raises(MalformedPayload) as failed:
+            copied(client, TableSpec(f"public.{table}", arrays="list"))
+        assert f"the row of public.{table} with id 2, k b has {words}" in str(failed.value)
+
+
+COLUMN_KINDS = {
+    "id": "integer", "a b": "text", "d": "date", "n": "numeric(5,2)", "i": "integer",
+    "at": "timestamp with time zone", "b": "bytea", "f": "real",
+}  # fmt: skip
+WELL = dict.fromkeys(COLUMN_KINDS, "null") | {"id": "7", "a b": '"x"'}
+
+
+def error_of(ev_id: int, **values: str) -> str:
+    columns = tuple(SourceColumn(name, kind, None) for name, kind in COLUMN_KINDS.items())
+    key = ("id", "a b")
+    source = SourceTable("public.t", ("public", "t"), columns, key, "", TableSpec("public.t"))
+    form = ChangeFormat(spark_columns(source), key, "malformed")
+    rows = [WELL, WELL | values]
+    texts = [
+        "{" + ",".join(f'"{name}":{value}' for name, value in row.items()) + "}" for row in rows
+    ]
+    events = pa.record_batch(
+        {"ev_id": [1, ev_id], "ev_type": ["insert"] * 2, "ev_data": texts, "ev_extra1": ["x"] * 2}
+    )
+    parsing = EventParsing(form, (), partial(misfit_error, source=source))
+    with pytest.raises(MalformedPayload) as failed:
+        list(parsing.batches(iter([events]), fails=True))
+    assert "the job that repairs" in str(failed.value)
+    return str(failed.value.args[0])
+
+
+WHERE = "the row of public.t with id 7, a b x"
+
+
 @pytest.mark.parametrize(
-    ("kind", "text", "words"),
+    ("name", "value", "words"),
     [
-        ("date", "infinity", "infinity in column v of type date"),
-        ("date", "-infinity", "-infinity in column v"),
-        ("date", "5874897-12-31", "a time outside the years 1 to 9999 in column v"),
-        ("date", "0001-12-31 BC", "a time outside the years 1 to 9999 in column v"),
-        ("timestamp", "infinity", "infinity in column v"),
-        ("timestamp", "-infinity", "-infinity in column v"),
-        ("timestamp", "294276-12-31 23:59:59.999999", "a time outside the years 1 to 9999"),
-        ("timestamp", "4713-01-01 BC", "a time outside the years 1 to 9999"),
-        ("timestamptz", "infinity", "infinity in column v"),
-        ("timestamptz", "9999-12-31 23:59:59.999999-01", "a time outside the years 1 to 9999"),
-        ("timestamptz", "0001-01-01 00:00:00+01", "a time outside the years 1 to 9999"),
-        ("numeric(5,2)", "NaN", "NaN in column v of type numeric(5,2)"),
-        ("int[]", "{{1},{2}}", "an array with several dimensions"),
+        ("d", '"infinity"', "infinity in column d of type date"),
+        ("at", '"-infinity"', "-infinity in column at of type timestamp with time zone"),
+        ("n", '"NaN"', "NaN in column n of type numeric(5,2)"),
+        ("d", '"10000-01-01"', "a time outside the years 1 to 9999 in column d"),
+        ("at", '"0044-03-15T12:00:00+00:00 BC"', "a time outside the years 1 to 9999 in column at"),
+        ("n", '"1000.001"', "a text in column n of type numeric(5,2)"),
+        ("b", '"secret"', "a text in column b of type bytea"),
+        ("i", "9999999999", "a value of JSON's kind int in column i of type integer"),
+        ("i", "true", "a value of JSON's kind bool in column i"),
+        ("f", '"1e39"', "a text in column f of type real"),
     ],
 )
-def test_a_value_that_the_lake_cannot_hold_is_refused_with_its_row(
-    queue_url: str, kind: str, text: str, words: str
+def test_the_error_says_row_column_and_kind(name: str, value: str, words: str) -> None:
+    found = error_of(12, **{name: value})
+    assert found.startswith(f"{WHERE} (event 12) has {words}")
+    assert "secret" not in found
+    assert error_of(0, **{name: value}).startswith(f"{WHERE} has {words}")
+
+
+def test_a_row_without_a_column_or_key_is_named_as_far_as_it_can_be() -> None:
+    assert "in column id of type integer" in error_of(5, id="null")
+    (reader,) = [error_of(5, **{"d": '"2026-01-01"}, {"'})]
+    assert reader.startswith("the row of public.t with id None, a b None (event 5) does not fit")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "deletes"), [("delta", SOFT), ("iceberg", HARD)])
+def test_a_value_that_does_not_fit_stops_runs_and_checks_until_it_is_mended(
+    request: pytest.FixtureRequest, kind: str, deletes: Deletes
 ) -> None:
-    with psycopg.connect(queue_url, autocommit=True) as db:
-        db.execute(f"create table t (id int, k text, v {kind}, primary key (id, k))".encode())
-        db.execute(b"insert into t values (1, 'a', null), (2, 'b', %s), (3, 'c', null)", [text])
-    with Client(queue_url) as client, pytest.raises(MalformedPayload) as failed:
-        copied(client, TableSpec("public.t", arrays="list"))
-    assert f"the row of public.t with id 2, k b has {words}" in str(failed.value)
+    lake: LakeReplication = request.getfixturevalue(kind)
+    lake.keep(deletes)
+    lake.sql("create table t (id int primary key, d date); insert into t values (1, 'infinity')")
+    lake.capture("public.t")
+    lake.tick()
+    where = "the row of public.t with id {} has infinity in column d of type date"
+
+    def stands_apart(number: int) -> None:
+        (apart,) = lake.run()
+        assert isinstance(apart, Apart)
+        assert where.format(number) in re.sub(r" \(event \d+\)", "", apart.reason)
+
+    stands_apart(1)
+    lake.sql("update t set d = '2026-01-01'")
+    lake.repair()
+    lake.catch_up()
+    lake.sql("insert into t values (2, 'infinity')")
+    found = lake.verify()
+    assert not found.is_equal
+    assert "with id 2" in str(found.why_not)
+    for _ in range(2):
+        lake.tick()
+        stands_apart(2)
+        # The copy that repairs finds the row as well.
+        lake.repair()
+    lake.follow("update t set d = '2026-01-02'")
+    assert lake.verify().is_equal

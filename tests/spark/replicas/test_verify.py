@@ -25,13 +25,11 @@ COLUMNS = "id int primary key, name text, v numeric(10,2), at timestamptz, data 
 
 
 def test_each_fault_of_one_cell_is_found_and_nothing_else(replication: Replication) -> None:
-    replication.sql(
+    replication.begin(
         f"create table t ({COLUMNS}); insert into t select n, 'n' || n, n, "
         "'2026-01-01'::timestamptz + n * interval '1 hour', '\\x00ff' "
         "from generate_series(1, 1000) n"
     )
-    replication.capture("public.t")
-    replication.catch_up()
     assert replication.verify().is_equal
     replication.sql("update t set name = null, data = null, at = null where id % 7 = 0")
     assert replication.verify().is_equal, "changes that wait are applied before it compares"
@@ -58,15 +56,13 @@ def test_each_row_is_in_one_part_and_so_is_each_difference(
 ) -> None:
     monkeypatch.setattr(parts, "WHOLE_BYTES", -1)
     replication: Replication = request.getfixturevalue(kind)
-    replication.sql(
+    replication.begin(
         "create table t (s smallint, i int, n numeric(20), u uuid, c varchar(9), k text,"
         " at timestamptz, v float8, primary key (s, i, n, u, c, k, at));"
         "insert into t select -n, n * -7, n * 1e17, md5(n::text)::uuid, chr(n + 200), "
         "E'\\t,\U0010ffff \u00e9e\u0301' || repeat(' ', n % 3), '2026-01-01', n"
         " from generate_series(1, 200) n"
     )
-    replication.capture("public.t")
-    replication.catch_up()
     replication.sql("update t set i = i - 1 where i < -1000; delete from t where s = -1")
     with Client(replication.url) as client:
         found = due_parts(client, TableSpec("public.t"), 0.5, (), whole=True)
@@ -87,9 +83,7 @@ def test_each_row_is_in_one_part_and_so_is_each_difference(
 
 @pytest.mark.in_the_lake
 def test_rows_that_are_missing_or_too_many_are_named(replication: Replication) -> None:
-    replication.sql("create table t (id int primary key); insert into t values (1), (2)")
-    replication.capture("public.t")
-    replication.catch_up()
+    replication.begin("create table t (id int primary key); insert into t values (1), (2)")
     replication.sql(
         "set session_replication_role = replica; delete from t where id = 1;"
         "insert into t values (3)"
@@ -119,28 +113,23 @@ def test_a_table_that_was_compacted_is_compared_and_followed(lake: LakeReplicati
     lake.sql("create table t (id int primary key)")
     lake.capture("public.t")
     for number in range(3):
-        lake.sql(f"insert into t values ({number})")
-        lake.catch_up()
+        lake.follow(f"insert into t values ({number})")
     assert lake.sink("public.t").maintain(lake.spark, lake.url).by == 1
     assert len(lake.files("public.t")) == 1
-    assert lake.verify().is_equal
     lake.sql("insert into t values (4); delete from t where id = 1")
     kept = lake.spark.sparkContext._jsc.getPersistentRDDs
     before = kept().size()
     assert lake.verify().is_equal
     assert kept().size() <= before, "executors keep nothing"
-    lake.catch_up()
-    lake.check()
+    lake.follow_and_check()
     assert len(lake.copied) == 1
 
 
 def test_values_that_move_between_columns_are_found(replication: Replication) -> None:
-    replication.sql(
+    replication.begin(
         "create table t (id int primary key, a text, b text, f float8);"
         "insert into t values (1, 'x', null, 0), (2, null, 'y', 0)"
     )
-    replication.capture("public.t")
-    replication.catch_up()
     replication.sql(
         "set session_replication_role = replica; update t set a = b, b = a where id = 1"
     )
@@ -155,13 +144,11 @@ def test_a_time_as_a_key_is_shown_in_utc_in_any_zone(
 ) -> None:
     monkeypatch.setenv("TZ", "America/New_York")
     time.tzset()
-    lake.sql(
+    lake.begin(
         "create table t (at timestamptz primary key, v int);"
         "insert into t values ('0001-01-01 02:00+00', 1), ('2026-11-01 05:30+00', 2),"
         "('2026-11-01 06:30+00', 3)"
     )
-    lake.capture("public.t")
-    lake.catch_up()
     lake.sql("set session_replication_role = replica; update t set v = 9 where v <> 2")
     first, second = sorted(lake.verify().examples, key=lambda each: str(each.key))
     monkeypatch.undo()
@@ -171,22 +158,23 @@ def test_a_time_as_a_key_is_shown_in_utc_in_any_zone(
     assert [json.loads(row)["v"] for row in (*second.here, *second.there)] == ["9", "3"]
 
 
-def test_rows_that_are_there_twice_are_found(lake: LakeReplication) -> None:
-    lake.sql("create table t (id int primary key); insert into t values (1)")
-    lake.capture("public.t")
-    lake.catch_up()
+def test_rows_that_are_there_twice_are_found_and_repaired(lake: LakeReplication) -> None:
+    lake.begin("create table t (id int primary key); insert into t values (1)")
     lake.repeat_rows("public.t")
     (found,) = lake.verify().examples
     assert (found.kind, found.key) == ("repeated", {"id": 1})
     assert (len(found.here), len(found.there)) == (1, 2)
+    lake.repair()
+    lake.tick()
+    (done,) = lake.run()
+    assert done.written is None, "all rows are written"
+    lake.check()
 
 
 @pytest.mark.slow
 def test_checks_beside_writers_and_batches_raise_no_false_alarm(replication: Replication) -> None:
     chance, found = random.Random(3), Counter[str]()
-    replication.sql(SCHEMA)
-    replication.capture(*TABLES)
-    replication.catch_up()
+    replication.begin(SCHEMA, *TABLES)
     writers = Writers(replication.url, "checks")
     with writers.running():
         for number in range(CHECKS):

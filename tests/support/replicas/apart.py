@@ -1,32 +1,21 @@
 """Three tables, of which one is set apart."""
 
-import psycopg
+from tests.support.replicas.replication import PostgresReplication, Replication, execute
 
-from pgque_dagster.client import Client
-from pgque_dagster.client.replicas.capture import copy_again
-from tests.client.consumer.support import expire_leases
-from tests.support.replicas.replication import (
-    CONSUMER,
-    QUEUE,
-    PostgresReplication,
-    Replication,
-)
-
-TABLES = ["public.a", "public.b", "public.c"]
 BAD, GOOD = "infinity", "2026-01-01"
 
 
-def prepare(replication: Replication) -> None:
-    """Three tables that are copied, and that a batch may add rows to."""
-    for table in "abc":
+def prepare(replication: Replication, tables: str = "abc") -> None:
+    """Tables that are copied, and that a batch may add rows to."""
+    for table in tables:
         replication.sql(
             f"create table {table} (id int primary key, d date);"
             f"insert into {table} values (1, '{GOOD}')"
         )
-    replication.capture(*TABLES)
+    replication.capture(*(f"public.{table}" for table in tables))
     replication.catch_up()
     if isinstance(replication, PostgresReplication):
-        for table in "abc":
+        for table in tables:
             replication.there(f"alter table {table} add check (d < 'infinity')")
 
 
@@ -52,36 +41,26 @@ def prepare_batch(replication: Replication, joins: bool) -> None:
         replication.catch_up()
         insert(replication, 4)
         mend(replication)
-        end_pauses(replication)
+        replication.end_pauses()
     replication.tick()
 
 
-def repair(replication: Replication, table: str) -> None:
-    with Client(replication.url) as client:
-        copy_again(client, QUEUE, CONSUMER, f"public.{table}")
-
-
-def end_pauses(replication: Replication) -> None:
-    replication.sql("update pgque.replica_apart set retry_at = clock_timestamp()")
+def join(replication: Replication) -> None:
+    """Lets all tables that stand apart join the others, and compares."""
+    replication.end_pauses()
+    replication.follow_and_check()
+    assert noted(replication) == []
 
 
 def noted(replication: Replication) -> list[tuple[str, int, int]]:
-    with replication.connect() as db:
-        return db.execute(
-            "select table_name, tick_id, attempts from pgque.replica_apart order by 1"
-        ).fetchall()
+    query = "select table_name, tick_id, attempts from pgque.replica_apart order by 1"
+    return execute(replication.url, query).fetchall()
 
 
 def needed(replication: Replication) -> int:
     """The first tick after which the queue's events are kept."""
-    with replication.connect() as db:
-        found = db.execute("select first_tick from pgque.needed_tick").fetchall()
-        return int(found[0][0])
-
-
-def end_leases(replication: Replication) -> None:
-    with psycopg.connect(replication.url, autocommit=True) as db:
-        expire_leases(db)
+    ((tick,),) = execute(replication.url, "select first_tick from pgque.needed_tick").fetchall()
+    return int(tick)
 
 
 def rotate(replication: Replication) -> None:

@@ -12,9 +12,7 @@ T = "public.t"
 
 def prepare(delta: DeltaReplication, rows: int = 10) -> None:
     delta.sql("create table t (id int primary key, v int)")
-    delta.sql(f"insert into t select n, 1 from generate_series(1, {rows}) n")
-    delta.capture(T)
-    delta.catch_up()
+    delta.begin(f"insert into t select n, 1 from generate_series(1, {rows}) n", T)
 
 
 def folder(delta: DeltaReplication) -> Path:

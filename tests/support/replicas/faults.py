@@ -74,6 +74,10 @@ class Killed(BaseException):
     """Ends an attempt as if its process were killed: nothing of ours catches it."""
 
 
+def die() -> None:
+    raise Killed
+
+
 class Faults:
     """Calls a function once, when an attempt reaches a point.
 

@@ -15,9 +15,8 @@ from psycopg import errors as pg
 from pgque_dagster.client import Client, InvalidArgument
 from pgque_dagster.client.replicas.capture import copy_again
 from pgque_dagster.client.replicas.deletes import HARD, HISTORY
-from pgque_dagster.spark import SparkBatch
 from tests.client.consumer.support import expire_leases
-from tests.support.replicas.faults import Faults, Killed
+from tests.support.replicas.faults import Faults, Killed, die
 from tests.support.replicas.replication import (
     CONSUMER,
     QUEUE,
@@ -134,10 +133,10 @@ class Model:
 
     def _action(self) -> Callable[[], object]:
         """Chooses what happens at a point."""
-        actions = [self._kill, self._terminate, self._take_over, self._alter]
+        actions = [die, self._terminate, self._take_over, self._alter]
         if isinstance(self._replication, LakeReplication):
             actions.append(self._compact)
-        return self._chance.choice([self._kill, self._take_over, *actions])
+        return self._chance.choice([die, self._take_over, *actions])
 
     @contextmanager
     def _excused(self, what: str) -> Iterator[None]:
@@ -182,13 +181,9 @@ class Model:
             claim = client.claim(QUEUE, CONSUMER, owner=f"attempt {next(self._numbers)}")
             if claim is None:
                 return False
-            batch = SparkBatch(replication.spark, claim, replication.url)
-            replication.replicate(batch, replication.tables)
+            replication.replicate(replication.batch_of(claim), replication.tables)
             claim.ack()
         return True
-
-    def _kill(self) -> None:
-        raise Killed
 
     def _terminate(self) -> None:
         """Ends all sessions of the attempt, as a restart of the servers does."""

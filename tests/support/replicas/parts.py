@@ -9,7 +9,7 @@ from pgque_dagster.client import Client
 from pgque_dagster.client.replicas import parts
 from pgque_dagster.client.replicas.outcome import Apart, Replicated
 from pgque_dagster.client.replicas.status import ReplicaStatus
-from tests.support.replicas.replication import LakeReplication
+from tests.support.replicas.replication import LakeReplication, Replication
 
 ROWS = 16
 # Each block has two or three rows.
@@ -22,7 +22,7 @@ from generate_series(1, {ROWS}) n;
 """
 
 
-def copy_in_parts(patch: pytest.MonkeyPatch, width: int = 3, seconds: float = 0.0) -> None:
+def copy_in_parts(patch: pytest.MonkeyPatch, width: int = 4, seconds: float = 0.0) -> None:
     """Has each table with a key copied in parts of one block. A run reads `width`, at least."""
     patch.setattr(parts, "PART_BYTES", 1)
     patch.setattr(parts, "WHOLE_BYTES", -1)
@@ -30,22 +30,22 @@ def copy_in_parts(patch: pytest.MonkeyPatch, width: int = 3, seconds: float = 0.
     patch.setattr(parts, "SHARE_SECONDS", seconds)
 
 
-def run(lake: LakeReplication) -> Sequence[Replicated | Apart]:
-    lake.tick()
-    return lake.run()
+def run(replication: Replication) -> Sequence[Replicated | Apart]:
+    replication.tick()
+    return replication.run()
 
 
-def until_copied(lake: LakeReplication, most: int = 20) -> int:
+def until_copied(replication: Replication, most: int = 20) -> int:
     """Applies batches until no table is copied any more. Returns how many."""
     for count in range(1, most):
-        if not any(isinstance(each, Apart) for each in run(lake)):
-            lake.catch_up()
+        if not any(isinstance(each, Apart) for each in run(replication)):
+            replication.catch_up()
             return count
-    raise AssertionError(f"it is never copied: {lake.copied[-12:]}")
+    raise AssertionError(f"it is never copied: {replication.copied[-12:]}")
 
 
-def status(lake: LakeReplication) -> ReplicaStatus:
-    with Client(lake.url) as client:
+def status(replication: Replication) -> ReplicaStatus:
+    with Client(replication.url) as client:
         return next(each for each in client.replicas("changes") if each.table == "public.t")
 
 
@@ -54,10 +54,10 @@ def left_behind(lake: LakeReplication) -> list[Path]:
     return [path for path in lake.folder.rglob("_pgque/*") if path.is_file()]
 
 
-def has_failed(lake: LakeReplication) -> str:
+def has_failed(replication: Replication) -> str:
     """Applies batches until the table fails. Returns why."""
     for _ in range(20):
-        run(lake)
-        if failure := status(lake).failure:
+        run(replication)
+        if failure := status(replication).failure:
             return failure
     raise AssertionError("it does not fail")

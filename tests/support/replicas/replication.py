@@ -1,10 +1,12 @@
 """Tables that are captured and replicated, compared by what PostgreSQL prints."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -16,9 +18,18 @@ from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update import snapshot
 from pyspark.sql import SparkSession
 
-from pgque_dagster.client import Client
-from pgque_dagster.client.replicas.capture import capture_new
-from pgque_dagster.client.replicas.deletes import FROM_TICK, HISTORY, TO_TICK, Deletes, end_mark
+from pgque_dagster.client import Client, ConnectionFailed
+from pgque_dagster.client.batch import Batch
+from pgque_dagster.client.operation import Call
+from pgque_dagster.client.replicas.capture import capture_new, copy_again
+from pgque_dagster.client.replicas.deletes import (
+    FROM_TICK,
+    HARD,
+    HISTORY,
+    TO_TICK,
+    Deletes,
+    end_mark,
+)
 from pgque_dagster.client.replicas.key_parts import KeyPart
 from pgque_dagster.client.replicas.outcome import Apart, Replicated
 from pgque_dagster.client.replicas.postgres import replicate as postgres
@@ -35,11 +46,15 @@ from pgque_dagster.spark.replicas.verify import verify
 from pgque_dagster.spark.sinks.iceberg.commit import RECORD
 from pgque_dagster.spark.sinks.members import INCARNATION
 from pgque_dagster.spark.sinks.tables import TableSink
+from tests.client.consumer.support import expire_leases
 from tests.support.spark import delta_tables, iceberg_tables
 from tests.support.spark.lakes import iceberg_catalog
 
 QUEUE, CONSUMER = "changes", "lake"
-
+# Connections to the databases of a test. A new one costs as much as a small batch.
+_KEPT: dict[str, psycopg.Connection[Any]] = {}
+_CLIENTS: dict[str, Client] = {}
+T = "public.t"
 
 Row = dict[str, Any]
 
@@ -50,23 +65,10 @@ class Replication:
     target: LakeReplicas | PostgresReplicas
     consumer = CONSUMER
 
-    def __init__(self, url: str, spark: SparkSession) -> None:
+    def __init__(self, url: str, spark: SparkSession | None) -> None:
         self.url, self.spark = url, spark
         self.tables: list[str | TableSpec] = []
         self.copied: list[str] = []
-
-    def replicate(
-        self, batch: SparkBatch, tables: Sequence[str | TableSpec]
-    ) -> list[Replicated | Apart]:
-        raise NotImplementedError
-
-    def verify(
-        self, table: str | TableSpec = "public.t", part: KeyPart | None = None
-    ) -> Verification:
-        raise NotImplementedError
-
-    def replica(self, table: str) -> list[Row]:
-        raise NotImplementedError
 
     def keep(self, deletes: Deletes) -> None:
         """Has the replicas treat deleted rows so."""
@@ -88,7 +90,7 @@ class Replication:
 
     def last_tick(self) -> int:
         """The tick up to which batches are acked."""
-        with Client(self.url) as client:
+        with kept_client(self.url) as client:
             return last_acked_tick(client, QUEUE, self.consumer)
 
     @contextmanager
@@ -97,12 +99,11 @@ class Replication:
             yield connection
 
     def sql(self, script: str) -> None:
-        with self.connect() as db:
-            db.execute(script.encode())
+        execute(self.url, script)
 
     def capture(self, *tables: str | TableSpec) -> None:
         self.tables = [*self.tables, *tables]
-        with Client(self.url) as client:
+        with kept_client(self.url) as client:
             capture_new(client, QUEUE, tables)
 
     def tick(self) -> None:
@@ -110,11 +111,14 @@ class Replication:
 
     def claim(self, client: Client) -> SparkBatch | None:
         batch = client.claim(QUEUE, self.consumer, owner="a test")
-        return None if batch is None else SparkBatch(self.spark, batch, self.url)
+        return None if batch is None else self.batch_of(batch)
+
+    def batch_of(self, claim: Batch) -> SparkBatch:
+        return SparkBatch(self.spark, claim, self.url)
 
     def run(self, *, ack: bool = True) -> list[Replicated | Apart]:
         """Applies the next batch."""
-        with Client(self.url) as client:
+        with kept_client(self.url) as client:
             batch = self.claim(client)
             assert batch is not None
             done = self.replicate(batch, self.tables)
@@ -125,20 +129,54 @@ class Replication:
         """Ticks, and applies all batches. Returns what the last one did."""
         self.tick()
         done: list[Replicated | Apart] = []
-        while True:
-            with Client(self.url) as client:
-                batch = self.claim(client)
-                if batch is None:
-                    return done
+        with kept_client(self.url) as client:
+            while batch := self.claim(client):
                 done = self.replicate(batch, self.tables)
                 batch.claim.ack()
+        return done
+
+    def begin(self, script: str, *tables: str | TableSpec) -> None:
+        """Runs a script, and copies tables for the first time."""
+        self.sql(script)
+        self.capture(*(tables or [T]))
+        self.catch_up()
+
+    def follow(self, script: str) -> list[Replicated | Apart]:
+        """Runs a script, and applies all batches. Returns what the last one did."""
+        self.sql(script)
+        return self.catch_up()
+
+    def follow_and_check(self, script: str = "") -> list[Replicated | Apart]:
+        done = self.follow(script)
+        self.check()
+        return done
+
+    def why_apart(self, script: str = "") -> str:
+        """Runs a script, and applies all batches. Returns why the last table stands apart."""
+        *_, last = self.follow(script)
+        assert isinstance(last, Apart)
+        return last.reason
+
+    def repair(self, table: str = T) -> None:
+        """Asks for another copy."""
+        with kept_client(self.url) as client:
+            copy_again(client, QUEUE, self.consumer, table)
+
+    def end_pauses(self) -> None:
+        """Has tables that stand apart tried with the next batch."""
+        self.sql("update pgque.replica_apart set retry_at = clock_timestamp()")
+
+    def end_leases(self) -> None:
+        with self.connect() as db:
+            expire_leases(db)
 
     def source(self, table: str) -> list[Row]:
         return rows_of(self.url, table)
 
     def check(self, *tables: str) -> None:
         for table in tables or [TableSpec.of(each).source for each in self.tables]:
-            assert self.replica(table) == self.source(table)
+            rows, live = self.source(table), self.live(table)
+            assert (live if self.target.deletes == HARD else with_columns_of(live, rows)) == rows
 
 
 class LakeReplication(Replication):
@@ -158,35 +196,12 @@ class LakeReplication(Replication):
     def verify(
         self, table: str | TableSpec = "public.t", part: KeyPart | None = None
     ) -> Verification:
-        with Client(self.url) as client:
+        with kept_client(self.url) as client:
             place = self.target, DatabaseAddress(self.url)
             return verify(self.spark, client, QUEUE, self.consumer, table, *place, part)
 
-    def arrow(self, table: str) -> pa.Table:
-        raise NotImplementedError
-
-    def rename(self, table: str, name: str) -> None:
-        """Gives a replica the place of another one."""
-        raise NotImplementedError
-
-    def write_foreign(self, name: str) -> None:
-        """Makes a table of somebody else in the place of a replica."""
-        raise NotImplementedError
-
-    def commits(self, table: str) -> list[Row]:
-        """The records of commits, the newest first; an empty one for a commit without."""
-        raise NotImplementedError
-
-    def files(self, table: str) -> set[str]:
-        """The files that the replica has."""
-        raise NotImplementedError
-
-    def repeat_rows(self, table: str, *, as_ours: bool = True) -> None:
-        """Adds all rows once more, by a commit that says that it is ours, or says nothing."""
-        raise NotImplementedError
-
     def sink(self, table: str) -> TableSink:
-        with Client(self.url) as client:
+        with kept_client(self.url) as client:
             source = SourceTable.find(client, table)
             return replica_of(self.target, source, QUEUE, self.consumer, client).sink
 
@@ -196,7 +211,11 @@ class LakeReplication(Replication):
 
 
 class DeltaReplication(LakeReplication):
-    """Replicas in Delta tables."""
+    """Replicas in Delta tables.
+
+    `write_foreign` makes a table of somebody else, `commits` are the records of commits, the newest
+    first, and `repeat_rows` adds all rows once more, by a commit that says that it is ours, or not.
+    """
 
     def __init__(self, url: str, spark: SparkSession, folder: Path) -> None:
         super().__init__(url, spark, folder)
@@ -284,9 +303,9 @@ class IcebergReplication(LakeReplication):
 
 
 class PostgresReplication(Replication):
-    """Replicas in PostgreSQL."""
+    """Replicas in PostgreSQL, which need no Spark."""
 
-    def __init__(self, url: str, spark: SparkSession, target_url: str) -> None:
+    def __init__(self, url: str, spark: SparkSession | None, target_url: str) -> None:
         super().__init__(url, spark)
         self.target = PostgresReplicas(target_url)
 
@@ -295,17 +314,19 @@ class PostgresReplication(Replication):
     ) -> list[Replicated | Apart]:
         return postgres.replicate(batch.claim, tables, self.target, self.copied.append)
 
+    def batch_of(self, claim: Batch) -> Any:
+        return SimpleNamespace(claim=claim)
+
     def verify(
         self, table: str | TableSpec = "public.t", part: KeyPart | None = None
     ) -> Verification:
-        with Client(self.url) as client:
+        with kept_client(self.url) as client:
             return postgres_verify.verify(client, QUEUE, self.consumer, table, self.target, part)
 
     def there(self, script: str) -> list[tuple[Any, ...]]:
         """Runs a script in the target. Returns the rows of its last statement."""
-        with psycopg.connect(self.target.url or self.url, autocommit=True) as db:
-            cursor = db.execute(script.encode())
-            return cursor.fetchall() if cursor.description else []
+        cursor = execute(self.target.url or self.url, script)
+        return cursor.fetchall() if cursor.description else []
 
     def replica(self, table: str) -> list[Row]:
         schema, name = table.split(".")
@@ -318,11 +339,59 @@ def with_columns_of(rows: list[Row], others: list[Row]) -> list[Row]:
     return sorted(({name: row[name] for name in names} for row in rows), key=repr)
 
 
+def execute(url: str, script: str) -> psycopg.Cursor[Any]:
+    """Runs a script in a session that has no settings of an earlier one."""
+    db = _KEPT.pop(url, None)
+    try:
+        if db is not None:
+            db.execute("reset all")
+    except psycopg.OperationalError:  # It was terminated.
+        db = None
+    db = db or psycopg.connect(url, autocommit=True)
+    try:
+        cursor = db.execute(script.encode())
+    except BaseException:
+        db.close()
+        raise
+    _KEPT[url] = db
+    return cursor
+
+
+@contextmanager
+def kept_client(url: str) -> Iterator[Client]:
+    """A client that stays open, unless the block fails. A block within the block has another."""
+    client = _CLIENTS.pop(url, None)
+    try:
+        if client is not None:
+            client.run(Call("select 1", (), lambda _: None))
+    except ConnectionFailed:  # It was terminated.
+        client = None
+    if client is None:
+        client = Client(url)
+    try:
+        yield client
+    except BaseException:
+        client.close()
+        raise
+    _CLIENTS[url] = client
+
+
+def close_kept() -> None:
+    while _KEPT:
+        _KEPT.popitem()[1].close()
+    while _CLIENTS:
+        _CLIENTS.popitem()[1].close()
+
+
+def for_table(name: str, script: str) -> str:
+    """A script about the table t, for another table."""
+    return re.sub(r"\bt\b", name, re.sub(r"\bt_", f"{name.split('.')[-1]}_", script))
+
+
 def rows_of(url: str, table: str) -> list[Row]:
-    with psycopg.connect(url) as db:
-        cursor = db.execute(f"select * from {table}".encode())
-        names = [column.name for column in cursor.description or ()]
-        rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    cursor = execute(url, f"select * from {table}")
+    names = [column.name for column in cursor.description or ()]
+    rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
     # By name, because a replica that was altered may have its columns in another order.
     return sorted(({name: row[name] for name in sorted(names)} for row in rows), key=repr)
 
