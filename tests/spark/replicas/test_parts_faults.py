@@ -57,7 +57,7 @@ def test_rows_that_another_program_writes_meanwhile_stay_until_a_repair(
             table.repeat_rows("public.t", as_ours=False)
         has_failed(table)
     table.end_pauses()
-    assert "somebody else has written the replica of public.t" in has_failed(table)
+    assert "another program has written to the replica of public.t" in has_failed(table)
     assert len(table.replica("public.t")) == 2 * ROWS
     table.repair()
     run(table)

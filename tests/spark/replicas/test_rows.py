@@ -243,7 +243,7 @@ def error_of(ev_id: int, **values: str) -> str:
     parsing = EventParsing(form, (), partial(misfit_error, source=source))
     with pytest.raises(MalformedPayload) as failed:
         list(parsing.batches(iter([events]), fails=True))
-    assert "the job that repairs" in str(failed.value)
+    assert "the repair job" in str(failed.value)
     return str(failed.value.args[0])
 
 
