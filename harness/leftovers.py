@@ -24,6 +24,7 @@ MARK = "PGQUE_STARTED_BY"
 
 _LOOK_SECONDS = 0.2
 _PATIENCE_SECONDS = 3.0
+# These remove shared memory, after all others have ended.
 _LAST = (b"/postgres\0", b"multiprocessing.resource_tracker")
 _PATIENCE_FOR_LAST = 2.0
 
@@ -80,7 +81,7 @@ def marked(by: str) -> list[int]:
 
 
 def end_started() -> None:
-    """Ends all of it at once, and this process if it has not ended soon after."""
+    """Ends what this process has started, and this process if it has not ended soon after."""
     if _ending is not None:
         _ending.terminate()
 
@@ -102,8 +103,8 @@ def main(parent: int, by: str, folder: str) -> None:
 def _end(by: str) -> None:
     """Ends all processes with a mark."""
     began = time.monotonic()
-    # The first is for stopped ones. At the last, PostgreSQL does not wait for its clients, as it
-    # does at the second.
+    # SIGCONT is for stopped processes. At SIGTERM, PostgreSQL waits for its clients; at SIGINT, it
+    # does not.
     for number in (signal.SIGCONT, signal.SIGTERM, signal.SIGINT):
         _send(number, marked(by))
     # In its shutdown, a process may start another.
@@ -117,7 +118,7 @@ def _end(by: str) -> None:
 
 
 def kill(processes: Iterable[int]) -> None:
-    """Kills processes, but not those that remove shared memory, and end when all others have."""
+    """Kills processes, except those that remove shared memory and end by themselves."""
     _send(signal.SIGKILL, (each for each in processes if not _is_last(each)))
 
 

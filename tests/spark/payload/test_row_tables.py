@@ -22,7 +22,7 @@ from tests.spark.payload.payload_values import (
     fields,
 )  # fmt: skip
 from tests.support.queues.sql import Connection, connect, make_queue, rows
-from tests.support.queues.triggers import take_events
+from tests.support.queues.triggers import events_of
 
 CAPTURE = "select pgque.capture('t', 'q')"
 TABLE = "create table t (id int primary key, note text)"
@@ -45,7 +45,7 @@ def run(db: Connection, *statements: str) -> None:
 
 def published(db: Connection) -> pa.RecordBatch:
     """The events since the last call."""
-    events = take_events(db)
+    events = events_of(db)
     columns = {"ev_type": "type", "ev_data": "data", "ev_extra1": "extra1"}
     return pa.record_batch(
         {name: pa.array([getattr(x, part) for x in events]) for name, part in columns.items()}

@@ -29,7 +29,7 @@ from tests.spark.payload.payload_values import (
     WIDE,
 )  # fmt: skip
 from tests.support.queues.sql import Connection, connect, make_queue, rows
-from tests.support.queues.triggers import take_events
+from tests.support.queues.triggers import events_of
 
 ALL = [
     *(BOOLEAN, INT8, INT16, INT32, INT64, FLOAT, DOUBLE, WIDE, STRING, BINARY),
@@ -146,7 +146,7 @@ def publish(db: Connection, type_name: str, texts: list[str]) -> pa.RecordBatch:
         db.execute("drop table given")
     db.execute("set datestyle = 'ISO, YMD'; set timezone = 'UTC'; set bytea_output = 'hex'")
     db.execute("set extra_float_digits = 1; update t set text = format('%s', v)")
-    events = [event for event in take_events(db) if event.type == "insert"]
+    events = [event for event in events_of(db) if event.type == "insert"]
     assert len(events) == len(texts)
     return inserts([event.data for event in events])
 

@@ -56,7 +56,7 @@ def test_a_repair_of_one_target_copies_no_other(
     for each in (first, second):
         each.catch_up()
     assert (len(first.copied), len(second.copied)) == (3, 2), "a request for all reaches all"
-    assert "asked for" in first.copied[-1]
+    assert "it was requested" in first.copied[-1]
 
 
 def test_the_capture_of_a_table_into_another_queue_has_no_replica_copied(
