@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-# The modification time in nanoseconds and the size of each source file.
+# When each source file was last changed or moved to its place, in nanoseconds, and its size.
 Files = dict[str, tuple[int, int]]
 
 _STARTED = time.time_ns()
@@ -61,4 +61,5 @@ def _facts(path: Path) -> tuple[int, int] | None:
         status = path.stat()
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size
+    # Not the modification time: a file that is moved or copied to its place may keep an older one.
+    return status.st_ctime_ns, status.st_size
