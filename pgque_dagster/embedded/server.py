@@ -145,8 +145,8 @@ class EmbeddedPostgres:
             return
         atexit.unregister(self.stop)
         users, self._users_lock = self._users_lock, None
-        if not self._folder.exists():
-            # A server stops on its own when its folder is removed.
+        if not self._is_in_folder(users):
+            # A server stops on its own when its folder is removed. A new folder has another server.
             users.close()
             return
         with self._startup_lock(), users:
@@ -174,6 +174,11 @@ class EmbeddedPostgres:
         lock = path.open("ab")
         host.make_private(path, user=self._user)
         return lock
+
+    def _is_in_folder(self, users: IO[bytes]) -> bool:
+        with suppress(FileNotFoundError):
+            return os.path.samestat(os.fstat(users.fileno()), (self._folder / "users.lock").stat())
+        return False
 
     @contextmanager
     def _startup_lock(self) -> Iterator[None]:
