@@ -144,6 +144,14 @@ def test_the_last_process_to_leave_stops_the_server(folder: Path, is_killed: boo
         psycopg.connect(url)
 
 
+def test_a_copied_folder_gets_a_server_of_its_own(folder: Path) -> None:
+    with EmbeddedPostgres(folder) as server:
+        subprocess.run(["cp", "-a", folder, folder.with_name("copy")], check=True)
+        with EmbeddedPostgres(folder.with_name("copy")) as other:
+            assert other.pid != server.pid
+        assert query(server.url, "select 1") == 1
+
+
 def test_wrong_use_is_told_with_what_to_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def told(call: Callable[[], object]) -> str:
         with pytest.raises(EmbeddedPostgresError) as error:

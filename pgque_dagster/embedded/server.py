@@ -128,6 +128,7 @@ class EmbeddedPostgres:
         with self._startup_lock():
             self._check_version()
             users = self._lock_file("users.lock")
+            self._forget_copied_pid()
             if self._running_status() is None:
                 self._stop_without_users()
                 self._initialize()
@@ -236,6 +237,10 @@ class EmbeddedPostgres:
         conf.write_text(f"{_SETTINGS}unix_socket_directories = {_quote_directory(socket_dir)}\n")
         host.make_private(conf, user=self._user)
         self._forget_reused_pid()
+        if not self._pid_file.exists():
+            # A server of a copied folder, or with a reused process id, still seems to hold it.
+            for lock in socket_dir.glob(".s.PGSQL.*.lock"):
+                lock.unlink()
         for attempt in range(1, _START_ATTEMPTS + 1):
             try:
                 self._run(
@@ -310,6 +315,13 @@ class EmbeddedPostgres:
             connect_timeout=_PING_SECONDS,
         )
         return pq.PGconn.ping(where.encode())
+
+    def _forget_copied_pid(self) -> None:
+        """Removes the pid file of another folder's server, of which this folder is a copy."""
+        with suppress(OSError, IndexError):
+            original = Path(self._pid_file.read_text().splitlines()[1], self._pid_file.name)
+            if not original.samefile(self._pid_file):
+                self._pid_file.unlink()
 
     def _forget_reused_pid(self) -> None:
         """Removes a stale pid file whose process id now belongs to another program.
