@@ -144,6 +144,22 @@ def test_the_last_process_to_leave_stops_the_server(folder: Path, is_killed: boo
         psycopg.connect(url)
 
 
+def test_a_server_without_a_user_is_stopped_if_its_starter_was_killed_or_its_folder_is_moved(
+    folder: Path,
+) -> None:
+    with EmbeddedPostgres(folder) as server:
+        pass
+    # As a user that is killed before the server has a pid file.
+    server._stop_without_users()
+    server._launch()
+    wait_until(lambda: not (folder / "data" / "postmaster.pid").exists())
+    user = user_process(folder)
+    running = Path(f"/proc/{said_pid(user)}")
+    folder.rename(folder.with_name("moved"))
+    user.communicate()
+    wait_until(lambda: not running.exists())
+
+
 def test_a_copied_folder_gets_a_server_of_its_own(folder: Path) -> None:
     with EmbeddedPostgres(folder) as server:
         subprocess.run(["cp", "-a", folder, folder.with_name("copy")], check=True)

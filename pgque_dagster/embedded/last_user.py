@@ -1,7 +1,8 @@
 """Stops the server when no process uses it any more, even if its users were killed.
 
-A program of its own, `python last_user.py FOLDER COMMAND…`, in which COMMAND stops the server. It
-imports nothing of the package, because each start of a server waits until it runs.
+A program of its own, `python last_user.py COMMAND…`, in which COMMAND stops the server. It runs in
+the server's run folder, also when somebody moves it. It imports nothing of the package, because
+each start of a server waits until it runs.
 """
 
 import os
@@ -10,20 +11,27 @@ import sys
 import time
 from contextlib import suppress
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
+from io import BufferedReader
 from pathlib import Path
 
 _LOOK_SECONDS = 1
+# A user that is killed while it starts the server leaves one that has no pid file yet.
+_LOOKS_FOR_START = 10
+_FOLDER = Path("..")
 
 
-def main(folder: Path, *stop: str) -> None:
+def main(*stop: str) -> None:
     """Waits in the background until no process has the lock of the users, and stops the server."""
     # It outlives the process that starts the server.
     if os.fork():
         return
-    with (folder / "start.lock").open("rb") as start, (folder / "users.lock").open("rb") as users:
+    with (_FOLDER / "start.lock").open("rb") as start, (_FOLDER / "users.lock").open("rb") as users:
         flock(start, LOCK_EX)  # until the server runs
-        server = _server(folder)
-        while server is not None and _server(folder) == server:
+        for _ in range(_LOOKS_FOR_START):
+            if (server := _server()) is not None:
+                break
+            _let_others_start(start)
+        while server is not None and _server() == server:
             with suppress(BlockingIOError):
                 flock(users, LOCK_EX | LOCK_NB)
                 subprocess.run(stop, check=False)
@@ -31,19 +39,23 @@ def main(folder: Path, *stop: str) -> None:
                 with suppress(OSError):
                     Path(server[1]).rmdir()
                 return
-            flock(start, LOCK_UN)
-            time.sleep(_LOOK_SECONDS)
-            flock(start, LOCK_EX)
+            _let_others_start(start)
 
 
-def _server(folder: Path) -> tuple[str, str] | None:
+def _let_others_start(lock: BufferedReader) -> None:
+    flock(lock, LOCK_UN)
+    time.sleep(_LOOK_SECONDS)
+    flock(lock, LOCK_EX)
+
+
+def _server() -> tuple[str, str] | None:
     """Returns the process id and the folder of the socket; None without a server."""
     try:
-        pid, _, _, _, socket_dir, *_ = (folder / "data" / "postmaster.pid").read_text().split("\n")
+        pid, _, _, _, socket_dir, *_ = (_FOLDER / "data" / "postmaster.pid").read_text().split("\n")
     except (FileNotFoundError, ValueError):
         return None
     return pid, socket_dir
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    main(*sys.argv[1:])

@@ -262,7 +262,7 @@ class EmbeddedPostgres:
         """Starts the process that stops the server after its last user, if that one is killed."""
         subprocess.run(
             [
-                *(sys.executable, "-I", "-S", last_user.__file__, str(self._folder)),
+                *(sys.executable, "-I", "-S", last_user.__file__),
                 *(*host.as_user(self._user), str(self.binary("pg_ctl"))),
                 *("stop", "--silent", f"--pgdata=../{self._cluster.name}", "--mode=fast"),
             ],
