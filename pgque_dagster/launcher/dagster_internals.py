@@ -15,7 +15,7 @@ from typing import Any, get_type_hints
 
 import dagster as dg
 from dagster._cli.api import _execute_run_command_body  # noqa: PLC2701
-from dagster._cli.utils import get_instance_for_cli  # noqa: PLC2701
+from dagster._cli.utils import _inject_local_env_file  # noqa: PLC2701
 from dagster._core.instance.ref import InstanceRef  # noqa: PLC2701
 from dagster._utils.hosted_user_process import recon_repository_from_origin  # noqa: PLC2701
 from dagster._utils.interrupts import capture_interrupts  # noqa: PLC2701
@@ -36,8 +36,13 @@ def reference_of(instance: dg.DagsterInstance) -> str:
 
 
 def instance_of(reference: str) -> AbstractContextManager[dg.DagsterInstance]:
-    """Opens the instance that `reference_of` names, as a command of Dagster's does."""
-    return get_instance_for_cli(instance_ref=dg.deserialize_value(reference, InstanceRef))
+    """Opens the instance that `reference_of` names."""
+    return dg.DagsterInstance.from_ref(dg.deserialize_value(reference, InstanceRef))
+
+
+def local_environment() -> AbstractContextManager[None]:
+    """Sets the variables of the current folder's `.env` file, as a command of Dagster's does."""
+    return _inject_local_env_file(logger)
 
 
 def execute(run_id: str, instance: dg.DagsterInstance) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from .dagster_internals import execute, instance_of, resources_of
+from .dagster_internals import execute, instance_of, local_environment, resources_of
 from .source_files import loaded_files
 
 logger = logging.getLogger("pgque.launcher")
@@ -41,6 +41,7 @@ def main(channel_descriptor: int, lock_descriptor: int, lock: Path) -> None:
         # Spark's JVM must not keep them open after this process.
         os.set_inheritable(descriptor, False)
     with (
+        local_environment(),
         Connection(channel_descriptor) as channel,
         open(lock_descriptor, "rb") as lock_file,
         ExitStack() as stack,

@@ -6,17 +6,20 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-# When each source file was last changed or moved to its place, in nanoseconds, and its size.
-Files = dict[str, tuple[int, int]]
+# When each source file was last changed or moved to its place, in nanoseconds, and its size; None
+# without such a file.
+Files = dict[str, tuple[int, int] | None]
 
 _STARTED = time.time_ns()
 # Differs from the facts of each file.
 _UNKNOWN = (-1, -1)
 _SUFFIXES = frozenset({".py", ".yaml", ".yml"})
+# Dagster sets its variables.
+_ENVIRONMENT = Path(".env").absolute()
 
 
 def loaded_files() -> Files:
-    """Returns the files of the modules of this process, and the YAML files of their packages.
+    """Returns the files of the modules, the YAML files of their packages, and the `.env` file.
 
     Installed packages are left out: they are replaced together with their environment. A file that
     was changed since the process started counts as changed, because the process may have loaded
@@ -24,16 +27,14 @@ def loaded_files() -> Files:
     """
     found = ((str(path), _facts(path)) for path in _paths())
     return {
-        path: _UNKNOWN if facts[0] > _STARTED else facts
+        path: _UNKNOWN if facts is not None and facts[0] > _STARTED else facts
         for path, facts in found
-        # Some modules name a file that does not exist.
-        if facts is not None
     }
 
 
 def as_they_are_now(files: Files) -> Files:
     """Returns the same files, as a process that starts now will load them."""
-    return {path: _facts(Path(path)) or _UNKNOWN for path in files}
+    return {path: _facts(Path(path)) for path in files}
 
 
 def have_changed(files: Files) -> bool:
@@ -42,6 +43,7 @@ def have_changed(files: Files) -> bool:
 
 
 def _paths() -> Iterator[Path]:
+    yield _ENVIRONMENT
     installed = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
     for module in list(sys.modules.values()):
         # Some modules make attributes up.

@@ -177,6 +177,7 @@ def test_a_process_executes_several_runs_and_one_that_is_ready_replaces_it(
 ) -> None:
     queue_is_due = threading.Event()
     monkeypatch.setattr(dagster_internals, "_queue_is_due", queue_is_due)
+    monkeypatch.chdir(tmp_path)
     with launching(tmp_path, "{processes: 1, max_runs: 2}") as warm:
         warm.prepare()
         words, first = warm.said()
@@ -192,6 +193,8 @@ def test_a_process_executes_several_runs_and_one_that_is_ready_replaces_it(
         assert warm.prepared() not in (first, second, third)
         for process in (first, second, third):
             warm.wait_until_gone(process)
+        (tmp_path / ".env").write_text("GREETING=environment")
+        assert warm.said()[0] == "environment"
 
 
 @pytest.mark.slow

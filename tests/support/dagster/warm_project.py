@@ -22,7 +22,9 @@ WARM = {"pgque/warm": "true"}
 def note(context: dg.OpExecutionContext) -> Path:
     """Notes the words and the process of a run; returns the folder of the notes."""
     folder = Path(os.environ["DAGSTER_HOME"]) / "test"
-    (folder / f"{context.run_id}.new").write_text(f"{GREETING} {os.getpid()}")
+    (folder / f"{context.run_id}.new").write_text(
+        f"{os.environ.get('GREETING', GREETING)} {os.getpid()}"
+    )
     (folder / f"{context.run_id}.new").rename(folder / context.run_id)
     return folder
 
