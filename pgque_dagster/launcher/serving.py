@@ -92,7 +92,10 @@ def _execute(run_id: str, instance: dg.DagsterInstance) -> bool:
     """Executes a run. Returns whether it succeeded."""
     try:
         with _interrupted_when_canceled(instance, run_id):
-            execute(run_id, instance)
+            run = instance.get_run_by_id(run_id)
+            # Dagster would record a failure, and retry it.
+            if run is None or run.status != dg.DagsterRunStatus.CANCELING:
+                execute(run_id, instance)
     except (Exception, KeyboardInterrupt):
         logger.exception("run %s", run_id)
     return _recorded_end(instance, run_id) == dg.DagsterRunStatus.SUCCESS

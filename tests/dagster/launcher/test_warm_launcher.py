@@ -271,6 +271,18 @@ def test_a_run_is_canceled(warm: Warm) -> None:
     assert not warm.instance.run_launcher.terminate(run)
 
 
+def test_a_run_is_canceled_before_its_process_begins_it(warm: Warm) -> None:
+    _, process = warm.said()
+    pool = warm.instance.run_launcher._pool
+    wait_until(lambda: any(idle.address.pid == process for idle in pool._idle()))
+    os.kill(process, signal.SIGSTOP)
+    run = warm.start("say")
+    warm.instance.run_launcher.terminate(run)
+    os.kill(process, signal.SIGCONT)
+
+    assert warm.end_of(run) == "CANCELED"
+
+
 def test_a_process_that_dies_while_its_run_is_canceled_is_replaced(warm: Warm) -> None:
     _, process = warm.said()
     run = warm.start("wait")
