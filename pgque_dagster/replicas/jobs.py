@@ -18,10 +18,12 @@ from ..client.replicas.source import SourceTable
 from ..client.replicas.spec import TableSpec
 from ..client.replicas.status import ReplicaStatus
 from ..jobs.table_jobs import build_table_maintenance_job
+from ..project.consumers import repository_of
 from ..project.database import Database
 from ..project.keys import WARM, identifier
 from ..project.resource import PgqueResource, takes_resource
 from ..project.step_errors import failing_by_its_reason
+from ..sensors.run_requests import without_step_process
 from ..spark.replicas.location import LakeReplicas
 from .names import Target, replica_key
 from .verify import check_key, repair_job_name
@@ -177,11 +179,15 @@ def verify_sensor(
     """
     spec_of = {table.path: table for table in tables}
 
-    def request(found: Sequence[ReplicaStatus], run_key: str | None = None) -> dg.RunRequest:
+    def request(
+        config: dict[str, Any] | None, found: Sequence[ReplicaStatus], run_key: str | None = None
+    ) -> dg.RunRequest:
         specs = [spec_of[TableSpec.of(each.table).path] for each in found]
         keys = [check_key(database, name, spec) for spec in specs]
         # Small tables are compared often: starting Spark would take most of the time.
-        return dg.RunRequest(run_key=run_key, asset_check_keys=keys, tags={WARM: "true"})
+        return dg.RunRequest(
+            run_key=run_key, run_config=config, asset_check_keys=keys, tags={WARM: "true"}
+        )
 
     @dg.sensor(
         name=f"{job_name}_sensor",
@@ -196,6 +202,7 @@ def verify_sensor(
     ) -> dg.RunRequest | dg.SkipReason:
         if _is_unfinished(context.instance, job_name, longest):
             return dg.SkipReason(f"a run of {job_name} is comparing")
+        config = without_step_process(repository_of(context), job_name)
         before, _, looked = (context.cursor or "").rpartition("|")
         now = datetime.now(UTC).timestamp()
         try:
@@ -212,7 +219,7 @@ def verify_sensor(
                 copies = "copied " + ", ".join(f"{x.table}@{x.since_tick}" for x in copied)
                 if copied and copies != before:
                     context.update_cursor(f"{copies}|{looked}")
-                    return request(copied, copies)
+                    return request(config, copied, copies)
                 if isinstance(target, PostgresReplicas):
                     due = _small(found)
                 elif now - float(looked or 0) < _SOON.total_seconds():
@@ -223,7 +230,7 @@ def verify_sensor(
         except PgqueError as error:
             context.log.warning(str(error))
             return dg.SkipReason(str(error))
-        return request(due) if due else dg.SkipReason("no replica is due for a comparison")
+        return request(config, due) if due else dg.SkipReason("no replica is due for a comparison")
 
     return sensor
 

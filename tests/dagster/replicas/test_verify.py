@@ -145,6 +145,8 @@ def test_a_copy_is_compared_once_as_is_a_repair_and_a_small_table_every_four_min
     sensor = Sensor(shop)
     request = sensor.evaluate()
     assert isinstance(request, dg.RunRequest)
+    # In the run's process, which is warm, and not in one for each table.
+    assert request.run_config == {"execution": {"config": {"in_process": {}}}}
     assert list(request.asset_check_keys or ()) == [KEY]
     assert "no replica is due" in str(sensor.evaluate()), "also before the run has begun"
     job = shop.repository.get_job("shop_verify")
