@@ -14,7 +14,7 @@ help:  ## Show this list
 demo dev screenshots test: export JAVA_TOOL_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC
 
 .PHONY: demo
-demo: java venv-demo  ## Replicate a bank under load into Delta, kill a run, and compare: a minute
+demo: java venv-demo  ## Replicate a bank under load into Delta, kill a run, and compare: one to three minutes
 	@$(PYTHON) -m demo
 
 .PHONY: dev

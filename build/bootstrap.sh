@@ -146,6 +146,8 @@ case ${1:-} in
 venv)
     # Locked, because make -j or two shells may run it at the same time.
     if command -v flock >/dev/null 2>&1 && [ -z "${PGQUE_BOOTSTRAP_LOCKED:-}" ]; then
+        flock --nonblock build/bootstrap.sh true ||
+            echo "Waiting until another make has installed .venv ..." >&2
         PGQUE_BOOTSTRAP_LOCKED=1 exec flock build/bootstrap.sh sh build/bootstrap.sh venv "${2:-dev}"
     fi
     make_venv "${2:-dev}"

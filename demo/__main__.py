@@ -15,7 +15,7 @@ from .play import FOLDER, Options, play
 
 _NEXT = (
     "  make dev                            the same with Dagster's UI, until Ctrl-C",
-    "  . .venv/bin/activate && pgque init  a project of your own",
+    "  .venv/bin/pgque init ../shop        a project of your own",
     "  less docs/start.md                  your tables in the lake, or your events in an asset",
 )
 
