@@ -51,12 +51,12 @@ def main(channel_descriptor: int, lock_descriptor: int, lock: Path) -> None:
         os.register_at_fork(after_in_child=channel.close)
         os.register_at_fork(after_in_child=lock_file.close)
         try:
-            for run_id, of in _requests(channel):
+            for run_id, reference in _requests(channel):
                 if run_id is None:
                     succeeded = None
-                    _prepare(of)
+                    _prepare(reference)
                 else:
-                    succeeded = _execute(run_id, instance_at(of))
+                    succeeded = _execute(run_id, instance_at(reference))
                 with suppress(OSError):  # The launcher is gone, and the loop ends.
                     channel.send((succeeded, loaded_files()))
         finally:
@@ -64,9 +64,10 @@ def main(channel_descriptor: int, lock_descriptor: int, lock: Path) -> None:
 
 
 def _requests(channel: Connection) -> Iterator[tuple[str | None, str]]:
-    """Yields runs and their instances until the launcher retires this process or is gone.
+    """Yields requests until the launcher retires this process or is gone.
 
-    What has no run is the code location to prepare.
+    A request is a run's id and the reference of its instance; without a run, it is the code
+    location to prepare.
     """
     with suppress(EOFError, OSError):
         while (request := channel.recv()) is not None:

@@ -14,9 +14,9 @@ from tests.support.replicas.replication import (
     LakeReplication,
     PostgresReplication,
     Replication,
-    close_kept,
     execute,
 )
+from tests.support.replicas.sessions import close_kept
 from tests.support.servers.databases import empty_database
 
 

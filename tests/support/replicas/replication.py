@@ -18,9 +18,8 @@ from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update import snapshot
 from pyspark.sql import SparkSession
 
-from pgque_dagster.client import Client, ConnectionFailed
+from pgque_dagster.client import Client
 from pgque_dagster.client.batch import Batch
-from pgque_dagster.client.operation import Call
 from pgque_dagster.client.replicas.capture import capture_new, copy_again
 from pgque_dagster.client.replicas.deletes import (
     FROM_TICK,
@@ -47,13 +46,11 @@ from pgque_dagster.spark.sinks.iceberg.commit import RECORD
 from pgque_dagster.spark.sinks.members import INCARNATION
 from pgque_dagster.spark.sinks.tables import TableSink
 from tests.client.consumer.support import expire_leases
+from tests.support.replicas.sessions import execute, kept_client
 from tests.support.spark import delta_tables, iceberg_tables
 from tests.support.spark.lakes import iceberg_catalog
 
 QUEUE, CONSUMER = "changes", "lake"
-# Connections to the databases of a test. A new one costs as much as a small batch.
-_KEPT: dict[str, psycopg.Connection[Any]] = {}
-_CLIENTS: dict[str, Client] = {}
 T = "public.t"
 
 Row = dict[str, Any]
@@ -337,50 +334,6 @@ def with_columns_of(rows: list[Row], others: list[Row]) -> list[Row]:
     """Rows with only those columns that other rows have, if there are any."""
     names = others[0].keys() if others else set().union(*rows)
     return sorted(({name: row[name] for name in names} for row in rows), key=repr)
-
-
-def execute(url: str, script: str) -> psycopg.Cursor[Any]:
-    """Runs a script in a session that has no settings of an earlier one."""
-    db = _KEPT.pop(url, None)
-    try:
-        if db is not None:
-            db.execute("reset all")
-    except psycopg.OperationalError:  # It was terminated.
-        db = None
-    db = db or psycopg.connect(url, autocommit=True)
-    try:
-        cursor = db.execute(script.encode())
-    except BaseException:
-        db.close()
-        raise
-    _KEPT[url] = db
-    return cursor
-
-
-@contextmanager
-def kept_client(url: str) -> Iterator[Client]:
-    """A client that stays open, unless the block fails. A block within the block has another."""
-    client = _CLIENTS.pop(url, None)
-    try:
-        if client is not None:
-            client.run(Call("select 1", (), lambda _: None))
-    except ConnectionFailed:  # It was terminated.
-        client = None
-    if client is None:
-        client = Client(url)
-    try:
-        yield client
-    except BaseException:
-        client.close()
-        raise
-    _CLIENTS[url] = client
-
-
-def close_kept() -> None:
-    while _KEPT:
-        _KEPT.popitem()[1].close()
-    while _CLIENTS:
-        _CLIENTS.popitem()[1].close()
 
 
 def for_table(name: str, script: str) -> str:
