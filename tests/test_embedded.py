@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psycopg
@@ -149,15 +150,41 @@ def test_a_server_without_a_user_is_stopped_if_its_starter_was_killed_or_its_fol
 ) -> None:
     with EmbeddedPostgres(folder) as server:
         pass
-    # As a user that is killed before the server has a pid file.
-    server._stop_without_users()
-    server._launch()
+    killed_before_the_server_has_a_pid_file = (
+        "import os, sys; from pgque_dagster.embedded import EmbeddedPostgres;"
+        "EmbeddedPostgres._launch = lambda _: os.kill(os.getpid(), 9);"
+        "EmbeddedPostgres(sys.argv[1]).start()"
+    )
+    subprocess.run([sys.executable, "-c", killed_before_the_server_has_a_pid_file, folder])
+    with suppress(EmbeddedPostgresError):  # It may be stopped before it is ready.
+        server._launch()
     wait_until(lambda: not (folder / "data" / "postmaster.pid").exists())
     user = user_process(folder)
     running = Path(f"/proc/{said_pid(user)}")
     folder.rename(folder.with_name("moved"))
     user.communicate()
     wait_until(lambda: not running.exists())
+
+
+def test_a_server_that_another_program_starts_in_the_folder_is_left_alone(folder: Path) -> None:
+    with EmbeddedPostgres(folder) as server:
+        pass
+    server._launch()
+    wait_until(lambda: not watchers(folder))
+    assert server.is_running
+    server._shut_down()
+
+
+def watchers(folder: Path) -> list[str]:
+    """The processes that stop the server of `folder` after its last user."""
+    found = subprocess.run(["pgrep", "--full", "last_user.py"], capture_output=True, text=True)
+    return [pid for pid in found.stdout.split() if is_in(folder, Path("/proc", pid, "cwd"))]
+
+
+def is_in(folder: Path, link: Path) -> bool:
+    with suppress(OSError):
+        return link.readlink().is_relative_to(folder)
+    return False
 
 
 def test_a_copied_folder_gets_a_server_of_its_own(folder: Path) -> None:

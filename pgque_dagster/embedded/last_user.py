@@ -2,7 +2,8 @@
 
 A program of its own, `python last_user.py COMMAND…`, in which COMMAND stops the server. It runs in
 the server's run folder, also when somebody moves it. It imports nothing of the package, because
-each start of a server waits until it runs.
+each start of a server waits until it runs. Its input is the process id of the server that it stops,
+so that it leaves a server alone that another program starts in the folder later.
 """
 
 import os
@@ -25,13 +26,16 @@ def main(*stop: str) -> None:
     # It outlives the process that starts the server.
     if os.fork():
         return
+    pid = sys.stdin.read()  # until the server runs, or its starter is killed
     with (_FOLDER / "start.lock").open("rb") as start, (_FOLDER / "users.lock").open("rb") as users:
-        flock(start, LOCK_EX)  # until the server runs
-        for _ in range(_LOOKS_FOR_START):
-            if (server := _server()) is not None:
+        flock(start, LOCK_EX)
+        server = _server()
+        for _ in range(0 if pid else _LOOKS_FOR_START):
+            if server is not None:
                 break
             _let_others_start(start)
-        while server is not None and _server() == server:
+            server = _server()
+        while server is not None and pid in ("", server[0]) and _server() == server:
             with suppress(BlockingIOError):
                 flock(users, LOCK_EX | LOCK_NB)
                 subprocess.run(stop, check=False)

@@ -130,9 +130,9 @@ class EmbeddedPostgres:
             users = self._lock_file("users.lock")
             self._forget_copied_pid()
             if self._running_status() is None:
-                self._stop_without_users()
-                self._initialize()
-                self._launch()
+                with self._watched():
+                    self._initialize()
+                    self._launch()
             fcntl.flock(users, fcntl.LOCK_SH)
             self._users_lock = users
         self._starter_pid = os.getpid()
@@ -258,22 +258,27 @@ class EmbeddedPostgres:
                     raise
                 time.sleep(_SECONDS_BETWEEN_ATTEMPTS)
 
-    def _stop_without_users(self) -> None:
-        """Starts the process that stops the server after its last user, if that one is killed."""
-        subprocess.run(
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Has the server stopped after its last user, if that one is killed."""
+        pg_ctl = (*host.as_user(self._user), str(self.binary("pg_ctl")), "stop", "--silent")
+        with subprocess.Popen(
             [
                 *(sys.executable, "-I", "-S", last_user.__file__),
-                *(*host.as_user(self._user), str(self.binary("pg_ctl"))),
-                *("stop", "--silent", f"--pgdata=../{self._cluster.name}", "--mode=fast"),
+                *(*pg_ctl, f"--pgdata=../{self._cluster.name}", "--mode=fast"),
             ],
-            check=True,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd=self._run_dir,
             # A Ctrl-C in this terminal does not reach it.
             start_new_session=True,
-        )
+        ) as watcher:
+            try:
+                yield
+            finally:
+                status = _read_status(self._pid_file)
+                watcher.communicate(str(status.pid if status else None).encode())
 
     def _shut_down(self) -> None:
         status = self._running_status()

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from pgque_dagster.embedded import EmbeddedPostgres
+from pgque_dagster.embedded import EmbeddedPostgres, EmbeddedPostgresError
 
 DEBIAN_VERSION = 15
 
@@ -72,7 +72,12 @@ class Postgres(EmbeddedPostgres):
 
     def run(self, program: str, *arguments: str) -> None:
         """Runs a program of the server beside the folder `data`, as its user."""
-        self._run(program, *arguments)
+        try:
+            self._run(program, *arguments)
+        except EmbeddedPostgresError as error:
+            # The test's folder and its log are gone when somebody reads of it.
+            error.add_note(self.log_file.read_text()[-4000:])
+            raise
 
     def _initialize(self) -> None:
         if self.has_data:
