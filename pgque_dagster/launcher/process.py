@@ -60,6 +60,8 @@ class WarmProcess:
         self._on_end = on_end
         lock, path = locked_file()
         self._channel, theirs = Pipe()
+        # Its own descriptor: the number of a closed one may be another file's.
+        answers = socket.socket(fileno=os.dup(self._channel.fileno()))
         try:
             self._process = subprocess.Popen(
                 [
@@ -70,7 +72,7 @@ class WarmProcess:
                 pass_fds=(theirs.fileno(), lock),
             )
         except OSError:
-            self._channel.close()
+            answers.close()
             Address("", 0, path).forget()
             raise
         finally:
@@ -78,7 +80,7 @@ class WarmProcess:
             os.close(lock)
         self.address = Address(socket.gethostname(), self._process.pid, path)
         threading.Thread(target=self._listen, daemon=True).start()
-        threading.Thread(target=self._wait, daemon=True).start()
+        threading.Thread(target=self._wait, args=(answers,), daemon=True).start()
 
     def execute(self, reference: str) -> None:
         """Starts the run `run_id` of the instance of the reference.
@@ -105,18 +107,17 @@ class WarmProcess:
         with suppress(OSError):
             self._channel.send(None)
 
-    def _wait(self) -> None:
+    def _wait(self, answers: socket.socket) -> None:
         """Ends `_listen` after the process, even if a child of it has its end of the socket."""
-        self._process.wait()
-        with suppress(OSError), socket.socket(fileno=os.dup(self._channel.fileno())) as channel:
-            channel.shutdown(socket.SHUT_RD)
+        with answers, suppress(OSError):
+            self._process.wait()
+            answers.shutdown(socket.SHUT_RD)
 
     def _listen(self) -> None:
         while (answer := self._receive()) is not None:
             succeeded, self.files = answer
             self._on_idle(self, succeeded)
         status = self._process.wait()
-        self._channel.close()
         self.address.forget()
         self._on_end(self, status)
 
