@@ -160,7 +160,7 @@ def build_table_replicas(
     switched = dg.DefaultScheduleStatus.RUNNING if running else dg.DefaultScheduleStatus.STOPPED
     by_parts = {"ops": {each.op.name: {"config": {"whole": False}} for each in verifying}}
     schedules = [
-        schedule(job, cron, longest, switched, by_parts if job is verify else None)
+        schedule(job, cron, longest, switched, by_parts if job is verify else {})
         for job, cron in crons
         if cron is not None
     ]

@@ -132,13 +132,17 @@ def schedule(
     cron: str,
     longest: timedelta,
     status: dg.DefaultScheduleStatus,
-    config: dict[str, Any] | None,
+    config: dict[str, Any],
 ) -> dg.ScheduleDefinition:
     """Returns the schedule of a job; it skips while a run is in progress, so that none pile up."""
+
+    def whole_config(context: dg.ScheduleEvaluationContext) -> dict[str, Any]:
+        return config | (without_step_process(repository_of(context), job.name) or {})
+
     return dg.ScheduleDefinition(
         job=job,
         cron_schedule=cron,
-        run_config=config,
+        run_config_fn=whole_config,
         should_execute=lambda context: not _is_unfinished(context.instance, job.name, longest),
         default_status=status,
     )

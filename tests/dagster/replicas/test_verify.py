@@ -60,7 +60,7 @@ def copy(shop: Shop) -> None:
 def of_one_part(shop: Shop) -> Any:
     """The configuration of a run of the schedule."""
     schedule = shop.repository.get_schedule_def("shop_verify_schedule")
-    # A schedule opens its instance anew.
+    # A schedule opens its own instance.
     with dg.build_schedule_context(dg.DagsterInstance.local_temp(str(shop.folder))) as context:
         (request,) = schedule.evaluate_tick(context).run_requests or ()
     return request.run_config
@@ -212,7 +212,7 @@ def test_a_commit_of_somebody_else_is_noticed_and_is_a_difference(shop: Shop) ->
 
 
 def test_no_comparison_begins_while_one_is_at_work(shop: Shop) -> None:
-    # A schedule opens its instance anew.
+    # A schedule opens its own instance.
     shop.instance = dg.DagsterInstance.local_temp(str(shop.folder))
     job = shop.repository.get_job("shop_verify")
     run = shop.instance.create_run_for_job(job)
@@ -220,10 +220,11 @@ def test_no_comparison_begins_while_one_is_at_work(shop: Shop) -> None:
     sensor = Sensor(shop)
     assert "a run of shop_verify is comparing" in str(sensor.evaluate())
     schedule = shop.repository.get_schedule_def("shop_verify_schedule")
-    with dg.build_schedule_context(shop.instance) as context:
+    with dg.build_schedule_context(shop.instance, repository_def=shop.repository) as context:
         assert not schedule.evaluate_tick(context).run_requests
         shop.instance.report_run_canceled(run)
-        assert schedule.evaluate_tick(context).run_requests
+        (request,) = schedule.evaluate_tick(context).run_requests or ()
+    assert request.run_config["execution"]["config"] == {"in_process": {}}
     assert isinstance(sensor.evaluate(), dg.RunRequest)
 
 
