@@ -50,7 +50,7 @@ def test_a_nested_change_of_a_table_that_has_lost_its_key_goes_on(db: Connection
     assert db.rows(EVENTS) == [("insert", "public.t")] * 2
 
 
-def test_a_key_that_is_made_anew_is_another_shape(db: Connection) -> None:
+def test_a_key_that_is_made_again_is_another_shape(db: Connection) -> None:
     shape = "select pgque.table_facts('t', 'q') -> 'key'"
     run(db, "create table t (id int primary key)")
     was = db.value(shape)

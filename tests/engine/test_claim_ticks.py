@@ -138,7 +138,7 @@ class TestRefused:
             bare.value("select pgque.next_tick('q', 'c')")
 
 
-def test_a_consumer_registered_anew_has_another_registration(
+def test_a_consumer_registered_again_has_another_registration(
     db: Connection, ticks: list[int]
 ) -> None:
     before = claim(db)

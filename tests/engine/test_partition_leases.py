@@ -106,7 +106,7 @@ def test_only_its_holder_releases_a_slot(one: Connection) -> None:
     assert [release(one, worker=worker) for worker in ("w", "other", None)] == [True, False, False]
 
 
-def test_who_lost_the_lease_is_refused_and_the_heir_begins_anew(one: Connection) -> None:
+def test_the_one_that_lost_the_lease_is_refused_and_the_heir_begins_again(one: Connection) -> None:
     ((message, *_),) = publish_and_receive(one)
     expire(one)
     claim(one, worker="heir")

@@ -134,7 +134,7 @@ class TestASnapshotOlderThanWhatConsumersDid:
     def test_lets_go_what_was_consumed_before_a_newer_one(
         self, fast: Connection, old: Connection, registers: bool
     ) -> None:
-        """A consumer that registers does not let it wait anew."""
+        """A consumer that registers does not let it wait again."""
         fast.rotate()
         if not registers:
             old.rollback()

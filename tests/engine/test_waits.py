@@ -137,7 +137,7 @@ class TestPreparedTransactions:
         assert db.value("select count(*) from pgque.queue") == 1
 
     @pytest.mark.usefixtures("prepared")
-    def test_the_queues_functions_are_made_anew_at_once(self, db: Connection) -> None:
+    def test_the_queues_functions_are_made_again_at_once(self, db: Connection) -> None:
         db.execute(f"set statement_timeout = '{PATIENCE}'")
         assert db.value("select pgque.upgrade_schema()") == 1
 

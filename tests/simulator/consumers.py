@@ -352,7 +352,7 @@ async def replay(world: World, choices: Choices, session: Session) -> None:
 
 @step("workers", 4)
 async def register_again(world: World, choices: Choices, session: Session) -> None:
-    """A consumer without an open batch is unregistered, and starts anew at the last tick."""
+    """A consumer without an open batch is unregistered, and starts again at the last tick."""
     consumer = choices.one([h for h in world.holders if h.consumer.name in MOVED]).consumer
     if consumer.open or world.has_unknown(consumer):
         return

@@ -349,7 +349,7 @@ class Consumer:
 
         for slot in slots:
             if slot.open:
-                raise Divergence(f"{slot} was divided anew and has {slot.open}")
+                raise Divergence(f"{slot} was divided again and has {slot.open}")
             due = {**slot._due, **slot._between(slot._seen, self._seen)}
             self._due |= {payload: due[payload] for payload in mine(due)}
             self.again |= {payload: slot.again[payload] for payload in mine(slot.again)}

@@ -198,7 +198,7 @@ def test_a_database_or_a_lock_that_is_away_skips_the_evaluation_with_the_reason(
     assert "lock timeout" in locked
 
 
-def test_a_connection_that_broke_between_evaluations_is_made_anew(
+def test_a_connection_that_broke_between_evaluations_is_made_again(
     client: Client, instance: dg.DagsterInstance
 ) -> None:
     evaluate(SENSOR, client.url, instance)
