@@ -102,7 +102,7 @@ def discard() -> bool:
 
 
 def make() -> Path | None:
-    """Makes the archive if there is none, and removes archives not used for 30 days.
+    """Makes the archive if there is none, and removes what was not used for 30 days.
 
     Returns:
         The archive; None if there can be none, or another process is making it.
@@ -115,9 +115,13 @@ def make() -> Path | None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not archive.exists():
             _train(archive)
-    for other in archive.parent.glob("spark-classes-*.jsa"):
+    for other in archive.parent.glob("spark-classes-*"):
         with suppress(OSError):
-            if other.stat().st_mtime < time.time() - _UNUSED_SECONDS:
+            if other.stat().st_mtime > time.time() - _UNUSED_SECONDS:
+                continue
+            if other.is_dir():  # of a process that was killed
+                shutil.rmtree(other)
+            else:
                 other.unlink()
     return archive if archive.exists() else None
 

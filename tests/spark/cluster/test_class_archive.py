@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -107,6 +108,25 @@ def test_a_training_that_takes_too_long_leaves_no_jvm(
     commands = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]
     assert not [command for command in commands if str(tmp_path) in " ".join(command)]
     assert not list(tmp_path.glob("*.making"))
+
+
+def test_what_was_not_used_for_a_month_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(class_archive.SETTING, str(tmp_path))
+    monkeypatch.setattr(class_archive, "_train", lambda _: None)
+    for name in ("old.jsa", "old.lock", "old.making/classes.jsa", "new.jsa"):
+        path = tmp_path / f"spark-classes-{name}"
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    month_ago = time.time() - 31 * 24 * 3600
+    for path in tmp_path.glob("spark-classes-old.*"):
+        os.utime(path, (month_ago, month_ago))
+    class_archive.make()
+    left = {
+        path.name for path in tmp_path.iterdir() if path.suffix != ".lock" or "old" in path.name
+    }
+    assert left == {"spark-classes-new.jsa"}
 
 
 def test_nothing_is_left_of_an_archive_if_its_terminal_is_closed(tmp_path: Path) -> None:
