@@ -1,6 +1,7 @@
 .DEFAULT_GOAL := help
 PYTHON := .venv/bin/python
 PG ?= 18
+# With `exec`, a signal to make also reaches the program if make needs a shell for its arguments.
 # For root, whose folders may be closed to the user who runs the embedded PostgreSQL.
 export PGQUE_OPEN_FOLDERS = 1
 # The installer compiles nothing, and hundreds of processes import the same modules.
@@ -22,24 +23,25 @@ dev: java venv-demo  ## Run the demo with live load and the Dagster UI until Ctr
 	@$(PYTHON) -m demo --interactive
 
 .PHONY: test
+test: export PGQUE_TEST_PG = $(PG)
 test: archive  ## Run the tests, three at a time (PG=16: version of PostgreSQL; ARGS=...: pytest options)
-	@PGQUE_TEST_PG="$(PG)" $(PYTHON) -m pytest -n 3 --dist loadscope $(ARGS)
+	@exec $(PYTHON) -m pytest -n 3 --dist loadscope $(ARGS)
 
 .PHONY: test-seconds
 test-seconds: venv  ## Check that the last `make test` took no more processor time than allowed
-	@$(PYTHON) build/test_seconds.py $(ARGS)
+	@exec $(PYTHON) build/test_seconds.py $(ARGS)
 
 .PHONY: test-dagster-oldest
 test-dagster-oldest: java venv  ## Run the tests with the oldest supported Dagster, in .venv-dagster-oldest
-	@$(PYTHON) build/oldest.py dagster $(ARGS)
+	@exec $(PYTHON) build/oldest.py dagster $(ARGS)
 
 .PHONY: test-pyspark-oldest
 test-pyspark-oldest: java venv  ## Run the tests with the oldest supported PySpark, in .venv-pyspark-oldest
-	@$(PYTHON) build/oldest.py pyspark $(ARGS)
+	@exec $(PYTHON) build/oldest.py pyspark $(ARGS)
 
 .PHONY: mutants
 mutants: venv  ## Break the engine in small ways and see which ones no test notices, hours
-	@$(PYTHON) build/mutants.py $(ARGS)
+	@exec $(PYTHON) build/mutants.py $(ARGS)
 
 .PHONY: lint
 lint: venv  ## Check style, types, imports and the SQL rules
@@ -79,7 +81,7 @@ screenshots: archive  ## Take the pictures of docs/images from the running demo,
 
 .PHONY: bench
 bench: bench-rivals  ## Run the benchmarks, about 15 minutes (Debian's postgresql-15-pgq3 needed)
-	@$(PYTHON) benchmarks/run.py $(ARGS)
+	@exec $(PYTHON) benchmarks/run.py $(ARGS)
 
 .PHONY: bench-rivals
 bench-rivals: venv
@@ -88,49 +90,49 @@ bench-rivals: venv
 
 .PHONY: bench-soak
 bench-soak: bench-rivals  ## Run the benchmarks with 10 minutes of a held xmin horizon
-	@$(PYTHON) benchmarks/run.py --soak 10 $(ARGS)
+	@exec $(PYTHON) benchmarks/run.py --soak 10 $(ARGS)
 
 .PHONY: bench-spark
 bench-spark: java venv  ## Run the benchmarks of Spark (Debian's postgresql-15, libpostgresql-jdbc-java needed)
-	@$(PYTHON) benchmarks/spark.py $(ARGS)
+	@exec $(PYTHON) benchmarks/spark.py $(ARGS)
 
 .PHONY: simulate
 simulate: venv  ## Run the engine in an order that a seed fixes, beside a model: SEED=1 STEPS=20000 FAULT=name
-	@PGQUE_OPEN_FOLDERS=1 $(PYTHON) -m tests.simulator --seed $(or $(SEED),1) --steps $(or $(STEPS),20000) $(if $(FAULT),--fault $(FAULT)) $(ARGS)
+	@exec $(PYTHON) -m tests.simulator --seed $(or $(SEED),1) --steps $(or $(STEPS),20000) $(if $(FAULT),--fault $(FAULT)) $(ARGS)
 
 .PHONY: torture
 torture: archive  ## Break runs, servers and networks for HOURS=1, from SEED on, and count the events
-	@PGQUE_OPEN_FOLDERS=1 $(PYTHON) -m tests.torture --hours $(or $(HOURS),1) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@exec $(PYTHON) -m tests.torture --hours $(or $(HOURS),1) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .PHONY: bench-latency
 bench-latency: java venv  ## Measure the latency of the sensor, with and without warm processes, 10 minutes
-	@$(PYTHON) -m benchmarks.runs $(ARGS)
+	@exec $(PYTHON) -m benchmarks.runs $(ARGS)
 
 .PHONY: bench-lake
 bench-lake: java venv  ## Measure the sinks of Parquet, Delta and Iceberg, about 20 minutes
-	@$(PYTHON) -m benchmarks.lake $(ARGS)
+	@exec $(PYTHON) -m benchmarks.lake $(ARGS)
 
 .PHONY: bench-replica
 bench-replica: java venv  ## Measure replicas and capture (Debian's postgresql-15, libpostgresql-jdbc-java needed)
-	@$(PYTHON) -m benchmarks.replicas $(ARGS)
+	@exec $(PYTHON) -m benchmarks.replicas $(ARGS)
 
 .PHONY: bench-shards
 bench-shards: java venv  ## Send to 1, 2 and 4 servers, and store from them by one run, 5 minutes
-	@$(PYTHON) -m benchmarks.shards $(ARGS)
+	@exec $(PYTHON) -m benchmarks.shards $(ARGS)
 
 .PHONY: bench-day
 bench-day: venv  ## Measure 24 compressed hours, 30 minutes
-	@$(PYTHON) -m benchmarks.day $(ARGS)
+	@exec $(PYTHON) -m benchmarks.day $(ARGS)
 
 .PHONY: bench-drain
 bench-drain: java venv  ## Drain a backlog of 10,000,000 events into Parquet, minutes (ARGS="--events N")
-	@$(PYTHON) -m benchmarks.drain $(ARGS)
+	@exec $(PYTHON) -m benchmarks.drain $(ARGS)
 
 .PHONY: release
 release: java venv  ## Build the release in dist/ and try it in empty environments, an hour (ARGS="none all")
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-input \
 		--constraint constraints.txt build twine
-	@$(PYTHON) build/release.py $(ARGS)
+	@exec $(PYTHON) build/release.py $(ARGS)
 
 .PHONY: clean
 clean:  ## Remove data, caches and build results

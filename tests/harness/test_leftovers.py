@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from harness.leftovers import MARK, marked
@@ -39,24 +40,30 @@ time.sleep(1000)
 """
 
 
+PYTEST = [sys.executable, "-m", "pytest"]
+MAKE = ["make", f"--file={ROOT / 'Makefile'}", "--assume-old=archive", f"PYTHON={sys.executable}"]
+
+
 @pytest.mark.parametrize(
-    ("send", "number"),
+    ("command", "send", "number"),
     [
-        (os.killpg, signal.SIGTERM),
-        (os.killpg, signal.SIGKILL),
+        ([*PYTEST, "-n1"], os.killpg, signal.SIGTERM),
+        ([*PYTEST, "-n1"], os.killpg, signal.SIGKILL),
         # pytest alone: its worker does not notice, and the test would sleep on.
-        (os.kill, signal.SIGINT),
+        ([*PYTEST, "-n1"], os.kill, signal.SIGINT),
+        # make uses a shell because of the characters.
+        ([*MAKE, "test", "ARGS=-n1 -k '' -W \"ignore:;\""], os.kill, signal.SIGTERM),
     ],
 )
 def test_a_signal_leaves_no_process_and_no_file(
-    tmp_path: Path, send: Callable[[int, int], None], number: signal.Signals
+    tmp_path: Path, command: list[str], send: Callable[[int, int], None], number: signal.Signals
 ) -> None:
     (tmp_path / "conftest.py").write_text(CONFIGURATION)
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider\n")
     (tmp_path / "test_it.py").write_text(f"PROGRAM = {PROGRAM!r}\n{TEST}")
     (tmp_path / "temporary").mkdir()
     with subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n1", tmp_path],
+        command,
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path / "temporary")},
         start_new_session=True,
@@ -65,7 +72,8 @@ def test_a_signal_leaves_no_process_and_no_file(
         (started,) = tmp_path.rglob("started")
         semaphore, *processes = started.read_text().split()
         assert Path(semaphore).exists()
-        mark = f"{os.environ[MARK]}/{tests.pid}"
+        (below,) = psutil.Process(tests.pid).children() if command[0] == "make" else [tests]
+        mark = f"{os.environ[MARK]}/{below.pid}"
         assert set(map(int, processes)) <= set(marked(mark))
         send(tests.pid, number)
     wait_until(lambda: not marked(mark) and not list((tmp_path / "temporary").iterdir()))
