@@ -259,3 +259,5 @@ def test_the_command_that_keeps_a_server_says_when_it_died(folder: Path) -> None
             process.kill()
     assert process.returncode == 1
     assert "ended. Read" in said and said.endswith("`pgque embedded start` again.")
+    with server:
+        pass  # A server that starts again removes the shared memory of the one that was killed.
