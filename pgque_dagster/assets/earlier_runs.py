@@ -25,12 +25,6 @@ def refuse_batch_of_one(
     An unclaimed batch uses up no attempt, and its lease still names that run. A batch that the
     table of several databases already has is acked, not refused.
 
-    Args:
-        context: the step's context.
-        client: the client of the shard.
-        consumption: the shard's consumption.
-        sink: the sink of the table for several databases.
-
     Raises:
         InvalidArgument: naming the run and what to do.
     """

@@ -47,10 +47,6 @@ class Outputs:
 
     Each output must be stored once, each check must have a result, and no blocking check may have
     failed, no matter what the function returned and who stored it.
-
-    Args:
-        context: the step's context.
-        consumption: what the function's declaration says.
     """
 
     def __init__(self, context: dg.AssetExecutionContext, consumption: Consumption) -> None:

@@ -91,14 +91,7 @@ def health_results(
     queue_of: Mapping[dg.AssetKey, str],
     database: Database,
 ) -> list[dg.AssetCheckResult]:
-    """Evaluates checks of `build_queue_health_checks`.
-
-    Args:
-        client: a client of the database.
-        keys: the keys of the checks.
-        queue_of: the queues, by their assets.
-        database: the database that has the queues.
-    """
+    """Evaluates checks of `build_queue_health_checks`."""
     found, consumers = client.health(), client.consumers()
     lags = {(info.queue, info.name): consumer_lag(info) for info in consumers}
 

@@ -32,12 +32,7 @@ def wants_json() -> bool:
 
 
 def show_rows(rows: Sequence[Row], empty: str) -> None:
-    """Prints rows as a table, or as a JSON array of objects.
-
-    Args:
-        rows: the rows, all with the same columns.
-        empty: the sentence to print instead of an empty table.
-    """
+    """Prints rows as a table, or `empty` if there are none; or as a JSON array of objects."""
     click.echo(to_json(named(rows)) if wants_json() else as_table(rows, empty))
 
 

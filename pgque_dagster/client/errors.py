@@ -242,14 +242,7 @@ _INSTALL = "Run `pgque install`, or PgqueResource(install='upgrade')."
 
 
 def error_from(error: psycopg.Error | UnicodeEncodeError) -> PgqueError:
-    """Returns this package's error for an error of psycopg.
-
-    Args:
-        error: the error that psycopg raised.
-
-    Returns:
-        The error to raise instead.
-    """
+    """Returns this package's error for an error of psycopg."""
     if isinstance(error, UnicodeEncodeError):
         return MalformedPayload(f"a text is not valid Unicode: {error}")
     message = error.diag.message_primary or str(error)

@@ -79,14 +79,7 @@ def consumer_states(
 
 @dataclass(frozen=True)
 class Holder:
-    """The holder of a batch.
-
-    Attributes:
-        queue: the queue's name.
-        consumer: the consumer's name.
-        subconsumer: the subconsumer, if the consumer is cooperative.
-        slot: the slot and the number of slots, such as 3/8, if the consumer is partitioned.
-    """
+    """The holder of a batch: a consumer, one of its subconsumers, or a slot such as 3/8."""
 
     queue: str
     consumer: str
@@ -109,14 +102,9 @@ class Holder:
         limits: Limits = NO_LIMITS,
         batch_id: int | None = None,
     ) -> Batch | None:
-        """Claims the next batch, or the open batch if no live lease is on it.
+        """Claims the next batch, or the open batch if no live lease is on it, as `Client.claim`.
 
-        Args:
-            client: the database.
-            owner: who claims the batch; others see this name.
-            ttl: how long the lease lasts without renewal.
-            limits: which batch to open. Limits of a slot count the events of all slots.
-            batch_id: if given, claims only this open batch.
+        Limits of a slot count the events of all slots.
 
         Returns:
             The claimed batch, or None when there is no batch.

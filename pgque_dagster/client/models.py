@@ -68,13 +68,7 @@ class Message:
 
 @dataclass(frozen=True)
 class ConsumingAsset:
-    """The assets to which a consumer belongs. Empty and None fields are unknown.
-
-    Attributes:
-        deployment: the name of their deployment.
-        location: their location in it.
-        assets: their names, sorted.
-    """
+    """The assets to which a consumer belongs, sorted. Empty and None fields are unknown."""
 
     deployment: str | None = None
     location: str | None = None

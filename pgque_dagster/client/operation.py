@@ -67,21 +67,13 @@ def nothing(rows: list[Row]) -> None:
 
 
 class Face:
-    """An object whose operations return their results.
-
-    Attributes:
-        session: runs them.
-    """
+    """An object whose operations return their results."""
 
     session: Any
 
 
 class AsyncFace:
-    """An object whose operations are coroutines.
-
-    Attributes:
-        session: runs them.
-    """
+    """An object whose operations are coroutines."""
 
     session: Any
 

@@ -27,12 +27,7 @@ def tick_range_plan(
 ) -> Call[ReadPlan]:
     """Splits the events after one tick, up to another, into slices.
 
-    Args:
-        queue: the queue's name.
-        from_tick: the tick before the events.
-        to_tick: the last tick.
-        max_slices: the maximum number of slices.
-        consumer: includes the events that are redelivered to this consumer; None for no consumer.
+    It includes the events that are redelivered to `consumer`.
     """
     return Call(
         f"select {_COLUMNS} from pgque.tick_range_read_plan(%s, %s, %s, %s, %s) order by slice_nr",

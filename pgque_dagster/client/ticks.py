@@ -31,10 +31,7 @@ class TickClaim:
     """A range of ticks under a lease.
 
     Attributes:
-        lease: the lease on the batch that the range forms.
         registration_id: identifies the consumer's registration; a new registration has a new id.
-        start: the tick after which the range begins.
-        end: the tick that ends it.
     """
 
     lease: Lease

@@ -30,11 +30,7 @@ class SinkOptions(Options):
         return self
 
     def io_manager(self, database: str) -> dg.IOManagerDefinition:
-        """Returns the IO manager with these options, and those of `_RESOURCES` that it needs.
-
-        Args:
-            database: the key of the PgqueResource.
-        """
+        """Returns the IO manager with these options, and those of `_RESOURCES` that it needs."""
         options = self.arguments()
         needed = set(_RESOURCES) & set(self.builder.model_fields)
         keys = {name: database if name == "pgque" else name for name in needed}

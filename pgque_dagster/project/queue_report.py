@@ -59,14 +59,7 @@ def report_queues(
     consumers: Sequence[AssetConsumer] = (),
     database: Database = DEFAULT_DATABASE,
 ) -> dict[dg.AssetKey, Metadata]:
-    """Returns the metadata of the queues and of their dead letters, by asset.
-
-    Args:
-        client: a client of the database.
-        queues: the names of the queues. One that does not exist is left out.
-        consumers: the consumers of the code location, whose assets are named.
-        database: the database with the queues.
-    """
+    """Returns the metadata of the queues that exist, and of their dead letters, by asset."""
     wanted = set(queues)
     consumers = [each for each in consumers if each.database == database]
     infos = [info for info in client.consumers() if info.queue in wanted]

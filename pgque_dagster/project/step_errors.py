@@ -18,9 +18,6 @@ def log_error_line(log: dg.DagsterLogManager) -> Iterator[None]:
     """Logs an error in one line, before Dagster prints its traceback.
 
     The error is raised again, so that retry policies, failure hooks and alerts see it.
-
-    Args:
-        log: the step's log.
     """
     try:
         yield
@@ -42,9 +39,6 @@ def failing_by_its_reason(log: dg.DagsterLogManager) -> Iterator[None]:
     own. Not for an IO manager: Dagster keeps a failure and its frames until the step has ended, and
     so would not close the generator that waits for the output.
 
-    Args:
-        log: the step's log.
-
     Raises:
         Failure: its cause is the error. Dagster's own errors and failures are raised unchanged.
     """
@@ -65,12 +59,7 @@ def _line(error: Exception) -> str:
 
 @contextmanager
 def noting_what_passes(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
-    """Tags a run that fails with a temporary error, so that it does not count as an attempt.
-
-    Args:
-        instance: the instance that records the run.
-        run_id: the run's id.
-    """
+    """Tags a run that fails with a temporary error, so that it does not count as an attempt."""
     try:
         yield
     except Exception as error:

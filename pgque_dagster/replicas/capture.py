@@ -29,18 +29,7 @@ def capture_sensor(
     replicas: dg.AssetsDefinition,
     way: str,
 ) -> dg.SensorDefinition:
-    """Returns the sensor that captures the tables.
-
-    Args:
-        database: the database of the tables.
-        name: the consumer's name.
-        queue: the queue of the changes.
-        tables: the tables.
-        target: where the replicas are.
-        status: whether the sensor is on from the start.
-        replicas: their assets, which own the consumer.
-        way: how changes are captured, `triggers` or `wal`.
-    """
+    """Returns the sensor that captures the tables by `triggers` or `wal`, for the replicas."""
     names = ", ".join(table.source for table in tables)
 
     @dg.sensor(

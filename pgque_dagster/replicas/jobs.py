@@ -64,13 +64,7 @@ class RepairTables(dg.Config):
 
 
 def repair_job(database: Database, name: str, queue: str) -> dg.JobDefinition:
-    """Returns the job that reads tables again, and writes the rows that differ.
-
-    Args:
-        database: the database of the tables.
-        name: the consumer's name.
-        queue: the queue of the changes.
-    """
+    """Returns the job that reads tables again, and writes the rows that differ."""
 
     @dg.op(name=f"{repair_job_name(database, name)}_tables")
     @takes_resource(database)
@@ -170,16 +164,6 @@ def verify_sensor(
     A table is compared once after a copy, and when it may differ. In PostgreSQL, tables with at
     most a million rows in total are compared every four minutes. In the lake, where a foreign
     change is a commit, the newest commits are checked every four minutes.
-
-    Args:
-        database: the database of the tables.
-        name: the consumer's name.
-        queue: the queue of the changes.
-        tables: the tables.
-        target: where the replicas are.
-        job_name: the job that compares.
-        longest: how long a run of it may take.
-        status: whether the sensor is on from the start.
     """
     spec_of = {table.path: table for table in tables}
 

@@ -37,18 +37,7 @@ def replica_assets(
     lease_ttl: timedelta,
     verify_cron: str | None,
 ) -> dg.AssetsDefinition:
-    """Returns the assets of the replicas.
-
-    Args:
-        database: the database of the tables.
-        name: the consumer's name.
-        queue: the queue of the changes.
-        tables: the tables.
-        target: where the replicas are.
-        group_name: the group of the assets.
-        lease_ttl: how long the lease of a run that died lasts.
-        verify_cron: when replicas are compared.
-    """
+    """Returns the assets of the replicas."""
     specs = [
         dg.AssetSpec(
             replica_key(database, name, table),

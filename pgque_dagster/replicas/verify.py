@@ -141,17 +141,7 @@ def verify_check(
     timeout: timedelta,
     share: float,
 ) -> dg.AssetChecksDefinition:
-    """Returns the check that a replica has the rows of its table at one tick.
-
-    Args:
-        database: the database of the table.
-        name: the consumer's name.
-        queue: the queue of the changes.
-        table: the table.
-        target: where the replica is.
-        timeout: how long comparing them may take.
-        share: which share of a large table is a part.
-    """
+    """Returns the check that a replica has the rows of its table at one tick."""
     key = check_key(database, name, table)
 
     def evaluate(

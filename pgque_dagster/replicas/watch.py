@@ -69,13 +69,7 @@ def wildcard_check(
 ) -> dg.AssetChecksDefinition:
     """Returns the check `wildcard_tables` of replicas, on their queue.
 
-    Args:
-        database: the tables' database.
-        name: the name of the replicas. If they share others' queue, it is in the check's name.
-        queue: the queue of their changes.
-        names: the names, some of which have `*`.
-        tables: the tables that are replicated.
-        target: where the replicas are.
+    If they share the queue of others, their name is in the name of the check.
     """
     shown = ", ".join(spec.source for spec in map(TableSpec.of, names) if spec.is_pattern)
 
@@ -136,16 +130,7 @@ def watch_sensor(
     evaluations: Sequence[Evaluate],
     status: dg.DefaultSensorStatus,
 ) -> dg.SensorDefinition:
-    """Returns the sensor that observes the queue and evaluates the checks.
-
-    Args:
-        database: the tables' database.
-        name: the name of the replicas.
-        queue: the queue to observe; None if something else observes it.
-        tables: the tables whose sources are observed.
-        evaluations: how the checks are evaluated.
-        status: whether it is on from the start.
-    """
+    """Returns the sensor that observes a queue, unless others do, and evaluates the checks."""
 
     @dg.sensor(
         name=database.named(f"{identifier(name)}_watch"),

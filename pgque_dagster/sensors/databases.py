@@ -32,16 +32,7 @@ _unreachable: dict[str | None, tuple[float, str]] = {}
 
 @dataclass
 class DatabasesFinder:
-    """Finds the due batches, with one connection to each database.
-
-    Args:
-        context: the context of the evaluation.
-        resources: the resources of the databases, by name.
-        consumers: the consumers of one database, or one of each shard.
-        policy: when batches are opened and how many attempts they get.
-        run_config: the configuration of runs.
-        stack: closes the connections.
-    """
+    """Finds the due batches, with one connection to each database."""
 
     context: dg.SensorEvaluationContext
     resources: Mapping[str, PgqueResource]

@@ -8,12 +8,7 @@ _OF_RUN = dg.DagsterEventType.RUN_FAILURE
 
 
 def why_failed(instance: dg.DagsterInstance, run_id: str) -> str:
-    """Returns why a run failed: the error of its step, or otherwise what ended the run.
-
-    Args:
-        instance: the instance that recorded the run.
-        run_id: the run's id.
-    """
+    """Returns why a run failed: the error of its step, or otherwise what ended the run."""
     logs = instance.all_logs(run_id, of_type={_OF_STEP, _OF_RUN})
     events = [entry.get_dagster_event() for entry in logs if entry.is_dagster_event]
     for event in events:

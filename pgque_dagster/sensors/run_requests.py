@@ -69,11 +69,7 @@ class BatchFinder:
     """Opens the due batches and decides which of the open batches get a run.
 
     Args:
-        instance: records the runs.
-        client: a client that may consume.
-        policy: when batches are opened and how many attempts they get.
         asks: the deployment and location that consume; consumers of others are refused.
-        run_config: the configuration of runs.
         time_limit: after this time the remaining consumers are left to the next evaluation.
     """
 

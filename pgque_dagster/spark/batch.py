@@ -42,9 +42,7 @@ class BatchAttempt:
     """The internals of an attempt at a batch, for sinks.
 
     Attributes:
-        claim: the claim.
         url: the database URL for the driver. It may contain a password.
-        address: how executors find the database.
         written: the sinks that already have this attempt's results.
     """
 

@@ -85,12 +85,7 @@ def _payloads(text: bool) -> Iterator[str]:
 
 
 def _checked(payload: bytes, place: str, text: bool) -> str:
-    """Returns a payload as text.
-
-    Args:
-        payload: the bytes.
-        place: where it comes from, for the error.
-        text: whether any text is accepted, not only JSON.
+    """Returns a payload as text: JSON, or any with `text`. Errors name the `place`.
 
     Raises:
         MalformedPayload: if it is not UTF-8, not JSON, or cannot be stored by PostgreSQL.

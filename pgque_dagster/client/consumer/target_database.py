@@ -24,13 +24,7 @@ from .delivery import FailedMessages
 
 
 class TargetDatabase:
-    """The target database, and its row with the consumer's last batch.
-
-    Args:
-        url: the database.
-        queue: the queue's name.
-        consumer: the consumer's name.
-    """
+    """The target database, and its row with the consumer's last batch."""
 
     def __init__(self, url: str, queue: str, consumer: str) -> None:
         self._url = url
@@ -68,11 +62,7 @@ class TargetDatabase:
     ) -> None:
         """Applies a batch in one transaction, unless the database already has it.
 
-        Args:
-            client: the database of the queue.
-            batch: the batch.
-            failed: records which messages failed; gets the failures of the attempt that applied it.
-            apply: applies it on a connection.
+        `failed` then gets the failures of the attempt that applied it.
 
         Raises:
             TargetOutOfStep: if the batch does not follow the last one that was applied.

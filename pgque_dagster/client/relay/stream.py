@@ -41,12 +41,7 @@ def session(url: str) -> Iterator[Connection]:
 
 
 class Stream:
-    """The messages of a slot about the transactions whose commit begins at a position or later.
-
-    Args:
-        connection: a connection that streams.
-        position: the position.
-    """
+    """The messages of a slot about the transactions whose commit begins at a position or later."""
 
     def __init__(self, connection: Connection, position: int) -> None:
         self._server = connection.pgconn

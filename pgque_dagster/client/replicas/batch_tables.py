@@ -109,12 +109,9 @@ class BatchTables:
         self.stored: set[str] = set()
 
     def pass_over(self, found: Set[str]) -> None:
-        """Skips the changes of captured tables that are not among those to replicate.
+        """Skips the changes of the captured tables in `found` that are not to be replicated.
 
         Nothing is lost: if this consumer replicates the table later, or again, it copies it.
-
-        Args:
-            found: the tables of the batch's events.
         """
         batch, others = self._batch, found - self.specs.keys()
         captured = sorted(name for name in others if self._standings.is_captured(name))

@@ -57,12 +57,7 @@ class Captured:
 
 
 def captured_tables(session: Session, queue: str) -> dict[str, Captured]:
-    """Returns the tables captured into a queue, by the names in events.
-
-    Args:
-        session: a session of the database.
-        queue: the queue's name.
-    """
+    """Returns the tables captured into a queue, by the names in events."""
     return session.run(
         Call(
             "select table_name, string_agg(problem, '; '), count(*) "
@@ -75,12 +70,6 @@ def captured_tables(session: Session, queue: str) -> dict[str, Captured]:
 
 def capture_by_name(session: Session, queue: str, table: str, *, append: bool) -> int:
     """Captures a table, or repairs its triggers; a captured table loses nothing.
-
-    Args:
-        session: a session of the database, whose role may create triggers on the table.
-        queue: the queue for its changes.
-        table: its name.
-        append: whether its rows are only appended.
 
     Returns:
         How many tables have the triggers.
@@ -148,13 +137,7 @@ def uncapture_by_name(queue: str, table: str) -> Steps[int]:
 def uncapture_left(session: Session, queue: str, consumer: str) -> list[str]:
     """Ends the capture of tables that a consumer no longer replicates, if no other one reads it.
 
-    Args:
-        session: a session of the database.
-        queue: the queue of their changes.
-        consumer: the consumer.
-
-    Returns:
-        Their names.
+    Returns their names.
 
     Raises:
         PermissionDenied: if the role does not own one of them.
@@ -194,11 +177,7 @@ def capture_new(
 ) -> dict[str, bool]:
     """Captures the tables that are not captured yet, and requests a copy of each in the next batch.
 
-    Args:
-        session: a session of the database, whose role may create triggers on the tables.
-        queue: the queue for their changes.
-        tables: their names, or their specs.
-        check: raises `InvalidArgument` for a table that cannot be replicated for another reason.
+    `check` raises `InvalidArgument` for a table that cannot be replicated for another reason.
 
     Returns:
         The name of each table in events, and whether it was captured now.
@@ -232,14 +211,7 @@ def capture_new(
 
 
 def copy_again(session: Session, queue: str, consumer: str, table: str) -> None:
-    """Makes a consumer copy a table again, even if a failing batch is open.
-
-    Args:
-        session: a session of the database.
-        queue: the queue of its changes.
-        consumer: the consumer that replicates it.
-        table: schema and name.
-    """
+    """Makes a consumer copy a table again, even if a failing batch is open."""
     forget_copy(session, queue, consumer, table)
     request_copy(session, queue, table, consumer)
 
@@ -252,14 +224,7 @@ def forget_copy(session: Session, queue: str, consumer: str, table: str) -> None
 
 
 def request_copy(session: Session, queue: str, table: str, consumer: str | None = None) -> None:
-    """Requests a copy of a table in the next batch, whether or not it was copied before.
-
-    Args:
-        session: a session of the database.
-        queue: the queue of its changes.
-        table: schema and name.
-        consumer: the consumer that copies it; None for all.
-    """
+    """Requests a copy of a table, by one consumer or all, whether or not it was copied before."""
     data = "{}" if consumer is None else copy_request(consumer)
     session.run(send_call(queue, data, COPY, table))
 

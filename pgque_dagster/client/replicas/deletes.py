@@ -61,10 +61,7 @@ def kept_by(deletes: Deletes, key: Sequence[str]) -> str:
 def check_kept_by(replica: str, stored: str, wanted: str) -> None:
     """Refuses to write to a replica that keeps rows in another way, or by another key.
 
-    Args:
-        replica: the replica's name in messages.
-        stored: what `kept_by` returned when the replica was made.
-        wanted: what it returns now.
+    `stored` and `wanted` are results of `kept_by`.
 
     Raises:
         InvalidArgument: if they differ.

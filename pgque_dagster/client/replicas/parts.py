@@ -245,10 +245,7 @@ class PartedCopy(ABC):
         return f"{told}, {rate}, all parts will be read at {end:%Y-%m-%d %H:%M} UTC"
 
     def read(self, deadline: float) -> bool:
-        """Reads missing parts until a time, and at least some. Returns whether all are read now.
-
-        Args:
-            deadline: the time of `monotonic`.
+        """Reads parts until a time of `monotonic`, and at least some. Returns whether all are read.
 
         Raises:
             LeaseLost: if another owner took the batch over.

@@ -61,9 +61,7 @@ class SourceColumn:
     """A column of a table as it appears in events.
 
     Attributes:
-        name: its name.
         data_type: its type as PostgreSQL prints it; for a domain, the underlying type.
-        comment: its comment in PostgreSQL.
     """
 
     name: str
@@ -263,12 +261,7 @@ def like_pattern(name: str) -> str:
 
 
 def estimates(queue: str, tables: Sequence[str]) -> Call[dict[str, Estimate]]:
-    """Returns what PostgreSQL knows about tables that are captured into a queue.
-
-    Args:
-        queue: the queue's name.
-        tables: their names. Tables that do not exist are left out.
-    """
+    """Returns what PostgreSQL knows about those tables that are captured into a queue and exist."""
     return Call(
         _ESTIMATES,
         (queue, list(tables)),

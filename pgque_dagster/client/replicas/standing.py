@@ -48,9 +48,6 @@ class Standing:
     """A table to replicate, at a batch.
 
     Attributes:
-        queue: the queue of its changes.
-        source: the table.
-        is_captured: whether it has triggers.
         problem: what is wrong with its triggers.
         copied: its last copy, if that batch was acked.
         apart: how it is set apart; None if it is not.
@@ -283,13 +280,7 @@ class Standings:
 
 
 def find_standings(session: Session, queue: str, consumer: str) -> Standings:
-    """Reads what is known about the tables that a consumer replicates.
-
-    Args:
-        session: a session of their database.
-        queue: the queue into which they are captured.
-        consumer: the consumer.
-    """
+    """Reads what is known about the tables that a consumer replicates."""
     apart = session.run(
         Call(
             "select table_name, tick_id, is_kept, is_due, reason, copying "
@@ -319,12 +310,6 @@ def request_first_copies(
 
     While the consumer has a batch or events wait for it, nothing is requested: the next run copies
     tables that were never copied.
-
-    Args:
-        session: a session of their database.
-        queue: the queue into which they are captured.
-        consumer: the consumer.
-        tables: their names in events.
 
     Returns:
         The tables whose copy was requested.

@@ -154,12 +154,7 @@ class ReplicaStatus:
         return told
 
     def after(self, done: Replicated, tick_id: int) -> "ReplicaStatus":
-        """Returns the state after a batch, as the ack of the batch records it.
-
-        Args:
-            done: what the batch did.
-            tick_id: the tick that ends it.
-        """
+        """Returns the state after a batch that ends at a tick, as its ack records it."""
         rows, counted = self.rows, self.counted_tick
         if done.is_copied:
             rows, counted = (None if done.resumed else done.rows), None

@@ -24,9 +24,6 @@ class PackageMissing(PgqueError):
 def executor_error(error: BaseException) -> PgqueError | None:
     """Finds the error of this package that caused a Spark error.
 
-    Args:
-        error: the error that an action on a DataFrame, or its planning, raised.
-
     Returns:
         The error that the executor raised, or None if the error has another cause.
     """

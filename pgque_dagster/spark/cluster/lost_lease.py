@@ -20,10 +20,6 @@ _CANCEL_SECONDS = 1.0
 def cancelled_without_lease(spark: SparkSession, claim: ReadBatch) -> Iterator[None]:
     """Cancels the jobs of the block when the lease of a claim that is kept alive is lost.
 
-    Args:
-        spark: the session of the jobs.
-        claim: the claim.
-
     Raises:
         LeaseLost: if the block failed because another owner took the batch over.
         BatchNotOpen: if the block failed because the batch was acked.

@@ -20,10 +20,7 @@ _opened: SparkSession | None = None
 
 
 def open_session(resource: Any) -> SparkSession:
-    """Returns the session of a resource such as dagster-pyspark's.
-
-    Args:
-        resource: anything with a `spark_session`.
+    """Returns the `spark_session` of a resource such as dagster-pyspark's.
 
     Raises:
         JavaMissing: if Spark cannot start because Java is missing or too old.

@@ -60,13 +60,7 @@ def check_options(on_malformed: str, max_malformed: float) -> None:
 
 
 class MalformedEvents:
-    """The malformed events of one batch.
-
-    Args:
-        spark: the session.
-        batch: the claim.
-        events: how many events the batch has.
-    """
+    """The malformed events of one batch."""
 
     def __init__(self, spark: SparkSession, batch: ReadBatch, events: int) -> None:
         self._spark = spark

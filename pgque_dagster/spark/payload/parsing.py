@@ -163,11 +163,7 @@ def without_reasons(parsed: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def parse_schema(spark: SparkSession, schema: Schema) -> t.StructType:
-    """Returns a schema as a StructType.
-
-    Args:
-        spark: the session that reads DDL.
-        schema: a StructType, or DDL.
+    """Returns a schema, which may be DDL, as a StructType.
 
     Raises:
         InvalidArgument: if it is neither, or has no field.

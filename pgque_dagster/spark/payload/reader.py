@@ -67,10 +67,6 @@ class ColumnReader:
 def json_column(kind: t.DataType, path: str) -> ColumnReader:
     """Returns how JSON values are read as a Spark type.
 
-    Args:
-        kind: the type.
-        path: the path of the field.
-
     Raises:
         InvalidArgument: if this type, or one inside it, cannot be read from JSON.
     """

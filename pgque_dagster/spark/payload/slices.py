@@ -60,14 +60,7 @@ _accumulators: dict[str, Accumulator[Reported]] = {}
 
 
 class ParsedSlices:
-    """The slices of a batch, parsed where they are read.
-
-    Args:
-        spark: the session.
-        address: how executors find the database.
-        slices: the slices.
-        parsing: how to parse.
-    """
+    """The slices of a batch, parsed where they are read."""
 
     def __init__(
         self,

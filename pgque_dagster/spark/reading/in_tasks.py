@@ -109,13 +109,7 @@ def as_types(frame: DataFrame, columns: t.StructType) -> DataFrame:
 def map_in_tasks(
     frame: DataFrame, function: Callable[[Batches], Batches], schema: t.StructType | str
 ) -> DataFrame:
-    """Returns the result of a function on the rows of each partition, like `mapInArrow`.
-
-    Args:
-        frame: any DataFrame.
-        function: gets the record batches of a partition.
-        schema: the columns of its result.
-    """
+    """Returns the result of a function on the rows of each partition, like `mapInArrow`."""
     source = _SOURCES.get(frame)
     if source is None or frame.is_cached:
         return _mapped(frame, function, schema)

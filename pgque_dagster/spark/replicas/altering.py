@@ -79,13 +79,7 @@ class NewColumns:
 def new_columns(
     replica: StoredReplica[Table], stored: t.StructType, altered: Altered
 ) -> NewColumns | None:
-    """Returns the columns that a replica gets; None if it cannot have them without a copy.
-
-    Args:
-        replica: the replica.
-        stored: the columns that it has.
-        altered: how its source has changed since the replica got these.
-    """
+    """Returns the columns that a replica gets; None if it cannot have them without a copy."""
     wanted = {field.name: field for field in replica.columns()}
     dropped = set(altered.dropped) & set(stored.names) if replica.deletes == HARD else set()
     now = {was: name for name, was in altered.renamed.items() if name in wanted}

@@ -75,13 +75,7 @@ class ReplicaOutput(TableOutput[Table]):
     keys: Sequence[DataFile] | None = None
 
     def replicate(self, replica: StoredReplica[Table], batch: SparkBatch, copied: str) -> None:
-        """Sets what is replicated.
-
-        Args:
-            replica: the replica.
-            batch: the batch.
-            copied: the snapshot of the last copy.
-        """
+        """Sets what is replicated."""
         name = self.batch
         self._replica, self._spark_batch = replica, batch
         self._row_key = stored_key(replica.deletes, replica.source.key)

@@ -21,13 +21,7 @@ _HASH, _COUNT = "hash", "count"
 def compare(
     rows: DataFrame, stored: DataFrame, source: SourceTable
 ) -> tuple[int, int, tuple[Difference, ...]]:
-    """Returns the number of rows, the number of differences and some of them.
-
-    Args:
-        rows: the rows of the table.
-        stored: the rows of the replica.
-        source: the table.
-    """
+    """Returns the number of rows, the number of differences and some of them."""
     rows, stored = (_keyed(each, source) for each in (rows, stored))
     marked = mark_differences(rows, stored, source)
     count, differences, _ = count_differences(marked)
@@ -79,11 +73,7 @@ def changes_between(
 ) -> DataFrame:
     """Returns the changes that make a replica equal, in the columns that `net_changes` has.
 
-    Args:
-        marked: the result of `mark_differences`, without repeated rows.
-        rows: the rows of the table.
-        stored: the rows of the replica.
-        source: the table.
+    `marked` is the result of `mark_differences`, without repeated rows.
     """
     columns = _named(column.name for column in source.columns)
 

@@ -94,13 +94,7 @@ def changed_rows(
 ) -> DataFrame:
     """Returns the changes that a batch makes in a replica, with `DELETED`.
 
-    Args:
-        changes: the result of `net_changes`.
-        old: the rows of the replica, for `history`.
-        columns: the columns of the replica.
-        key: the columns of the source's key.
-        deletes: what is kept.
-        tick_id: the tick of the changes, if rows are kept.
+    `changes` are the result of `net_changes`, and `old` the rows of the replica, for `history`.
     """
     if deletes == SOFT:
         mark = f.when(f.col(DELETED), f.lit(tick_id).cast("long"))
@@ -122,16 +116,7 @@ def _versions(
     key: Sequence[str],
     tick_id: int | None,
 ) -> DataFrame:
-    """Returns the versions that end or begin at a tick and, for a full join, those that stay.
-
-    Args:
-        new: the current rows, or changes, with `DELETED`.
-        old: all versions of their keys.
-        how: the join.
-        columns: the columns of the replica.
-        key: the columns of the source's key.
-        tick_id: the tick.
-    """
+    """Returns the versions that end or begin at a tick and, for a full join, those that stay."""
     last = f.max_by(_row(old, columns), FROM_TICK).alias(_OLD)
     both = _with_new(new, columns, key).join(old.groupBy(*_named(key)).agg(last), list(key), how)
     was, row = f.col(_OLD), f.col(_NEW)

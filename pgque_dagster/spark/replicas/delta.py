@@ -56,11 +56,6 @@ class DeltaReplica(LakeReplica[DeltaTable]):
     Delta's library merges: it reads and rewrites the files that may hold the keys, in the driver's
     process, and keeps the changes of the batch in memory.
 
-    Args:
-        target: where replicas are.
-        source: the table.
-        owner: who replicates it.
-
     Raises:
         InvalidArgument: if the URL cannot be opened.
     """

@@ -13,13 +13,6 @@ def replica_of(
 ) -> LakeReplica[Any]:
     """Returns the replica of a table.
 
-    Args:
-        target: where replicas are.
-        source: the table.
-        queue: the queue of the table's changes.
-        consumer: the consumer that replicates it.
-        session: a session of the table's database.
-
     Raises:
         InvalidArgument: if the table, or a column, has a name that a replica cannot have.
     """

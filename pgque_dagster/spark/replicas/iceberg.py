@@ -66,9 +66,6 @@ class IcebergReplica(LakeReplica[Table]):
     """The Iceberg table that is the replica of a table.
 
     Args:
-        target: where replicas are.
-        source: the table.
-        owner: who replicates it.
         url: the database of the tables, which also has the catalog.
 
     Attributes:

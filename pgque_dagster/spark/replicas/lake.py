@@ -162,12 +162,7 @@ class LakeReplica(StoredReplica[Table]):
     def merge(
         self, batch: SparkBatch, changes: DataFrame, copied: str
     ) -> tuple[int | None, int, int | None]:
-        """Applies changes in one commit.
-
-        Args:
-            batch: the batch.
-            changes: the result of `net_changes`.
-            copied: the snapshot of the last copy.
+        """Applies changes, which `net_changes` returned, in one commit.
 
         Returns:
             The version of the table, the number of changed rows, and by how many rows the table
@@ -217,15 +212,7 @@ class LakeReplica(StoredReplica[Table]):
         tick_id: int | None,
         state: ReplicaState | None = None,
     ) -> Iterator[ReplicaOutput[Table]]:
-        """Makes tasks prepare changes, which the block publishes.
-
-        Args:
-            batch: the batch.
-            changes: the changes.
-            copied: the snapshot of the replica's copy after the changes.
-            tick_id: the tick of the changes.
-            state: the state of the replica, if it holds another copy now.
-        """
+        """Makes tasks prepare changes, which the block publishes."""
         columns = self.columns()
         # For history, the changes are read twice.
         changes = changes.cache() if self.deletes == HISTORY else changes

@@ -90,10 +90,6 @@ LakeReplicas = DeltaReplicas | IcebergReplicas
 def check_path(name: str, path: Sequence[str]) -> None:
     """Refuses a table whose replica in the lake cannot have the table's name.
 
-    Args:
-        name: the table's name, for messages.
-        path: its schema and name without quotes.
-
     Raises:
         InvalidArgument: if a folder cannot have such a name.
     """
@@ -108,11 +104,6 @@ def check_columns(
     name: str, columns: Sequence[str], reserved: re.Pattern[str] | None = None
 ) -> None:
     """Refuses columns that a replica in the lake cannot have.
-
-    Args:
-        name: the table's name, for messages.
-        columns: the names of the columns of its replica.
-        reserved: names that mean something else in the format.
 
     Raises:
         InvalidArgument: if one cannot be read from JSON or found by Spark.

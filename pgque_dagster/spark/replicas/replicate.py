@@ -50,12 +50,6 @@ def replicate(
 ) -> Iterator[Replicated | Apart]:
     """Applies a batch to the replicas of tables, one after another.
 
-    Args:
-        batch: a batch of the queue into which the tables are captured.
-        specs: the names of the tables, or their specs.
-        target: where the replicas are.
-        log: gets messages about copies, and about tables that are set apart.
-
     Yields:
         The outcome for each table, when it is stored; at the end, the tables that are set apart.
 
@@ -88,11 +82,7 @@ class _Apply:
     """Applies a batch to one table after another.
 
     Args:
-        batch: the batch.
         claim: the same batch, for the ack.
-        tables: the tables of the batch.
-        target: where the replicas are.
-        log: gets messages about copies.
     """
 
     def __init__(

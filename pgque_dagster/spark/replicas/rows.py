@@ -50,15 +50,8 @@ def rows_at(
 ) -> DataFrame:
     """Returns rows of a table in a snapshot, which tasks read when the frame is computed.
 
-    Args:
-        spark: the session.
-        session: a session of the table's database.
-        address: how executors find the database.
-        source: the table.
-        snapshot: the snapshot, which must be held until the frame is computed; None if each task
-            takes its own.
-        parts: the FROM clause of each task; None for all rows.
-        check: a statement that each task executes first.
+    The snapshot must be held until then; without one, each task takes its own. `parts` are the FROM
+    clauses of the tasks, each of which executes the statement `check` first.
     """
     if parts is None:
         size = session.run(Call(SIZE, (source.name,), lambda rows: rows[0][0]))
@@ -76,8 +69,6 @@ class RowReader:
     """Reads the rows of a table in parts. It is sent to tasks.
 
     Args:
-        session: a session of the table's database.
-        source: the table.
         parts: the FROM clause of each part.
         check: a statement that is executed before each part is read.
 

@@ -123,9 +123,6 @@ def late_changes(events: DataFrame, source: SourceTable, deletes: Deletes) -> Da
 class _LastRows:
     """Finds the last row of each key among all events of a table. It is sent to a task.
 
-    Args:
-        source: the table.
-
     Attributes:
         schema: the table's columns and `DELETED`.
     """

@@ -41,12 +41,6 @@ class ReplicaState:
 class StoredReplica(ABC, Generic[Table]):
     """The replica of a table as stored in the lake: its columns, its versions and its owner.
 
-    Args:
-        source: the table.
-        sink: the table of the lake.
-        owner: who replicates it.
-        deletes: what happens to rows that the source no longer has.
-
     Attributes:
         location: the location of the replica, for messages.
     """
@@ -64,11 +58,7 @@ class StoredReplica(ABC, Generic[Table]):
         }
 
     def fits(self, stored: t.StructType) -> bool:
-        """Returns whether the replica has the columns that it should have.
-
-        Args:
-            stored: the columns that it has.
-        """
+        """Returns whether the replica has the columns that it should have."""
         return kinds(stored) == kinds(self.columns(() if self.deletes == HARD else stored))
 
     def columns(self, stored: Iterable[t.StructField] = ()) -> t.StructType:
@@ -93,9 +83,6 @@ class StoredReplica(ABC, Generic[Table]):
 
     def check(self, properties: Mapping[str, str]) -> None:
         """Refuses a table that is not this replica, or keeps rows in another way.
-
-        Args:
-            properties: the properties of the table.
 
         Raises:
             InvalidArgument: if it is not this replica, or keeps rows in another way.

@@ -47,17 +47,7 @@ def verify(
     address: DatabaseAddress,
     part: KeyPart | None = None,
 ) -> Verification:
-    """Compares a replica with its table at a new tick.
-
-    Args:
-        spark: the Spark session.
-        session: a session of the table's database.
-        queue: the queue of the table's changes.
-        consumer: the consumer that replicates it.
-        table: the table's name, or its spec.
-        target: where the replica is.
-        address: how executors find the database.
-        part: the part of the table that is compared; None for all rows.
+    """Compares a replica, or a part, with its table at a new tick.
 
     Raises:
         InvalidArgument: if the table or the replica does not exist.

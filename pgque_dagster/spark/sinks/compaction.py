@@ -95,11 +95,6 @@ class CompactedTable(ABC):
 def compact(spark: SparkSession, table: CompactedTable, unused: Sequence[str]) -> Maintained:
     """Compacts small files, and files with many deleted rows. Returns the result of maintenance.
 
-    Args:
-        spark: the session whose tasks copy rows.
-        table: the table.
-        unused: the files that were deleted before.
-
     Raises:
         InvalidArgument: if its files are not to be compacted here.
         StorageFailed: if files cannot be read or written.

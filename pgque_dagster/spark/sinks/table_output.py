@@ -39,9 +39,6 @@ class TableOutput(ABC, Generic[Table]):
     """The files of an attempt at a batch, to be published in a table.
 
     Args:
-        sink: the table.
-        claim: the claim of the batch.
-        schema: the columns of the files.
         key: the columns by which rows are replaced; empty if rows are only added.
 
     Attributes:

@@ -26,9 +26,6 @@ class StreamLease:
     """The lease of one streaming query on its consumer. It connects at the first call.
 
     Args:
-        url: the database.
-        queue: the queue's name.
-        consumer: the consumer's name.
         ttl: how long a lease lasts without renewal; it is renewed every third of this time.
     """
 

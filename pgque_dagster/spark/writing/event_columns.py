@@ -33,10 +33,6 @@ class EventColumns:
     def of(cls, schema: StructType, type: str | None) -> "EventColumns":
         """Maps the columns by their names.
 
-        Args:
-            schema: the DataFrame's schema.
-            type: the option of that name.
-
         Raises:
             InvalidArgument: if a column maps to no field, two columns map to one field, or no
                 column is the payload.

@@ -67,14 +67,7 @@ class Mark:
 
 
 class TargetDefinition:
-    """The definition of a table that is a replica.
-
-    Args:
-        connection: a connection to the target, in a transaction.
-        schema: the schema of the replica.
-        source: the table.
-        owner: the queue and the consumer.
-        deletes: what happens to rows that the source no longer has.
+    """The definition of a table that is a replica, in a transaction of the target.
 
     Attributes:
         schema: the schema of the replica.
@@ -241,12 +234,7 @@ class TargetDefinition:
         self._alter_by(steps)
 
     def alter_columns(self, altered: Altered, copied: str) -> None:
-        """Alters the columns as the source did, if `fits_after` allows it.
-
-        Args:
-            altered: how they differ.
-            copied: the snapshot of the last copy.
-        """
+        """Alters the columns as the source did, if `fits_after` allows it."""
         gone = altered.dropped if self._deletes == HARD else ()
         steps = [sql.SQL("drop column {}").format(sql.Identifier(name)) for name in gone]
         # Columns may have swapped names.

@@ -103,14 +103,7 @@ def connected_target(session: Session, target: PostgresReplicas) -> Iterator[Con
 def replica_of(
     there: Connection, target: PostgresReplicas, source: SourceTable, queue: str, consumer: str
 ) -> ComparedTable:
-    """Returns the replica of a table.
-
-    Args:
-        there: a connection to the target, in a transaction.
-        target: where the replicas are.
-        source: the table.
-        queue: the queue of the table's changes.
-        consumer: the consumer that replicates it.
+    """Returns the replica of a table, in a transaction of the target.
 
     Raises:
         InvalidArgument: if the replica is another table, or the table cannot have one.

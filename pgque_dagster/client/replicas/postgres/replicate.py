@@ -62,12 +62,6 @@ def replicate(
     A table that fails is rolled back to its savepoint. The transaction records which tables miss
     the batch, and from which tick.
 
-    Args:
-        claim: a batch of the queue into which the tables are captured.
-        specs: the names of the tables, or their specs.
-        target: where the replicas are.
-        log: gets messages about copies, and about tables that are set apart.
-
     Returns:
         The outcome for each table, followed by the tables that are set apart.
 
@@ -132,11 +126,6 @@ class _Apply:
     """Applies a batch in a transaction of the target.
 
     Args:
-        batch: the batch.
-        there: the target.
-        tables: the tables of the batch.
-        target: where the replicas are.
-        log: gets messages about copies.
         last: the last batch that the target has.
         has_batch: whether that is this batch.
         follows: whether the target has everything before the batch and nothing after.

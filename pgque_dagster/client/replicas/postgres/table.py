@@ -73,12 +73,7 @@ class TargetTable(TargetDefinition):
         return count
 
     def apply(self, copied: str, tick_id: int) -> int:
-        """Applies the staged events that are not in a copy. Returns how many keys changed.
-
-        Args:
-            copied: the snapshot of the copy.
-            tick_id: the tick that ends the batch.
-        """
+        """Applies the staged events that are not in a copy. Returns how many keys changed."""
         count = self._read_changes(copied)
         if not self._row_key:
             self.added = self._append(ROWS)

@@ -27,15 +27,9 @@ def verify(
     target: PostgresReplicas,
     part: KeyPart | None = None,
 ) -> Verification:
-    """Compares a replica with its table at a new tick. The table's rows pass through this process.
+    """Compares a replica, or a part, with its table at a new tick.
 
-    Args:
-        session: a session of the table's database.
-        queue: the queue of the table's changes.
-        consumer: the consumer that replicates it.
-        table: the table's name, or its spec.
-        target: where the replica is.
-        part: the part of the table that is compared; None for all rows.
+    The table's rows pass through this process.
 
     Raises:
         InvalidArgument: if the table does not exist, or the replica is another table.

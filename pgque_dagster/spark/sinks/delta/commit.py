@@ -53,13 +53,6 @@ timestampNtz v2Checkpoint vacuumProtocolCheck variantType
 class DeltaOutput(TableOutput[DeltaTable]):
     """The files of an attempt, to be published in a Delta table.
 
-    Args:
-        sink: the table.
-        claim: the claim of the batch.
-        schema: the columns of the files.
-        key: as for `TableOutput`.
-        deletion_vectors: whether a new table has them.
-
     Attributes:
         is_merged: whether Delta's library has rewritten files to merge the rows.
     """

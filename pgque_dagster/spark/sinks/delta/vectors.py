@@ -33,11 +33,7 @@ _TO_Z85, _TO_PYTHON = str.maketrans(_PYTHON, _Z85), str.maketrans(_Z85, _PYTHON)
 
 @dataclass(frozen=True)
 class DeletionVector:
-    """The deletion vector of a data file.
-
-    Attributes:
-        action: its entry in the log.
-    """
+    """The deletion vector of a data file."""
 
     action: Mapping[str, Any]
 

@@ -168,13 +168,6 @@ def rows_with_keys(
     """Returns the rows that have one of the keys; arguments are as for `find_positions`.
 
     Tasks read other columns only in row groups that have such a row.
-
-    Args:
-        spark: the session.
-        storage: the location of all files.
-        files: the files of the table.
-        keys: files with the key columns of the changes.
-        schema: the columns of the table.
     """
     schema = nullable(schema)
     nothing = spark.createDataFrame([], schema)

@@ -123,25 +123,14 @@ def write_deletes(
 
 
 def without(file: ListedFile, root: str, more: BitMap64) -> ListedFile:
-    """Returns a file with more rows deleted.
-
-    Args:
-        file: the file.
-        root: the prefix of the paths of the table's files.
-        more: the positions of the rows.
-    """
+    """Returns a file with more rows deleted."""
     known = file.deleted or ListedDeletes(root + file.path, ())
     assert isinstance(known, ListedDeletes)
     return ListedFile(file.path, file.size, replace(known, more=more.serialize()))
 
 
 def unneeded(tasks: Sequence[FileScanTask], gone: Iterable[str]) -> set[str]:
-    """Returns the files of deletes that are only about data files that are removed.
-
-    Args:
-        tasks: all data files of the table, with their files of deletes.
-        gone: the paths of the data files that are removed.
-    """
+    """Returns the files of deletes that are only about data files that are removed."""
     removed = set(gone)
     kept = [task for task in tasks if task.file.file_path not in removed]
     of_all, of_kept = (
@@ -153,15 +142,7 @@ def unneeded(tasks: Sequence[FileScanTask], gone: Iterable[str]) -> set[str]:
 def write_positions(
     storage: Storage, root: str, folder: str, data_file: str, positions: BitMap64, spec_id: int
 ) -> Entry:
-    """Writes the positions of deleted rows of a data file.
-
-    Args:
-        storage: where the table is.
-        root: the prefix of the paths of its files.
-        folder: a folder that no other attempt uses.
-        data_file: the path of the data file.
-        positions: the positions.
-        spec_id: the partitioning of the data file.
+    """Writes the positions of deleted rows of a data file, as `write_deletes`.
 
     Raises:
         StorageFailed: if the file cannot be written.

@@ -17,13 +17,7 @@ _RIGHTS = "select, insert, update"
 
 
 class MemberLedger:
-    """The members of vectors that a sink has stored.
-
-    Args:
-        schema: the schema of the ledger.
-        sink: the name of the sink in it.
-        claim: the vector.
-    """
+    """The members of vectors that a sink has stored."""
 
     def __init__(self, schema: str, sink: str, claim: ReadBatch) -> None:
         self._schema = schema
