@@ -26,6 +26,10 @@ class Sum:
     rows: int
     money: int
 
+    def __str__(self) -> str:
+        """Returns both in words."""
+        return f"{self.rows:,} row{'' if self.rows == 1 else 's'}, sum {self.money:,}"
+
 
 @dataclass(frozen=True)
 class Comparison:

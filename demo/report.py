@@ -50,7 +50,10 @@ class Summary:
             ("batches", f"{len({run.batch for run in self.runs}):,}"),
             ("runs", _runs(self.runs, self.killed)),
             ("equals_source", f"{passed} of {len(self.checks)} checks passed"),
-            *((each.table, _sums(each)) for each in self.comparisons),
+            *(
+                (each.table, f"{each.bank} in the bank; {each.replica} by DuckDB")
+                for each in self.comparisons
+            ),
             ("seconds", f"{self.seconds:.0f}"),
             ("Dagster UI", f"{self.ui} (while it ran)"),
         ]
@@ -63,11 +66,3 @@ def _runs(runs: Sequence[Run], killed: str) -> str:
     succeeded = sum(run.status == "SUCCESS" for run in runs)
     failed = sum(run.status != "SUCCESS" and run.id != killed for run in runs)
     return f"{len(runs)}: {succeeded} succeeded, {failed} failed, 1 killed on purpose"
-
-
-def _sums(compared: Comparison) -> str:
-    bank, replica = compared.bank, compared.replica
-    return (
-        f"{bank.rows:,} rows, sum {bank.money:,} in the bank; "
-        f"{replica.rows:,} rows, sum {replica.money:,} by DuckDB"
-    )

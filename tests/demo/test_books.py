@@ -21,7 +21,8 @@ def test_rows_and_money_of_both_sides_are_added_up(database_url: str, tmp_path: 
     assert replica_sum(tmp_path, "pgbench_branches") == Sum(3, 10)
 
 
-def test_a_table_with_other_rows_or_other_money_differs() -> None:
+def test_a_comparison_finds_other_rows_and_other_money_and_tells_both_in_words() -> None:
     assert Comparison("t", Sum(3, 10), Sum(3, 10)).is_equal
     assert not Comparison("t", Sum(3, 10), Sum(2, 10)).is_equal
     assert not Comparison("t", Sum(3, 10), Sum(3, 11)).is_equal
+    assert f"{Sum(1, -10)}; {Sum(2000, 0)}" == "1 row, sum -10; 2,000 rows, sum 0"
