@@ -28,6 +28,9 @@ def open_session(resource: Any) -> SparkSession:
     """
     global _opened
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Progress bars would hide what Dagster prints. The settings of the session win over this one.
+    no_bars = "--conf spark.ui.showConsoleProgress=false pyspark-shell"
+    os.environ.setdefault("PYSPARK_SUBMIT_ARGS", no_bars)
     if is_remote():
         if _opened is not None:
             _close_if_lost(_opened)

@@ -28,7 +28,8 @@ class Resource:
     def spark_session(self):
         builder = SparkSession.builder.master("local[1]")
         return builder.config("spark.ui.enabled", "false").getOrCreate()
-print("rows", open_session(Resource()).range(7).count())
+session = open_session(Resource())
+print("rows", session.range(7).count(), "bars", session.conf.get("spark.ui.showConsoleProgress"))
 """
 
 
@@ -68,7 +69,7 @@ def test_a_damaged_archive_is_removed_and_the_session_starts(tmp_path: Path) -> 
     assert usual is not None
     damaged = tmp_path / usual.name
     damaged.write_bytes(usual.read_bytes()[:100_000])
-    assert "rows 7" in _run(tmp_path, _COUNT, PGQUE_SPARK_ARCHIVE=str(tmp_path))
+    assert "rows 7 bars false" in _run(tmp_path, _COUNT, PGQUE_SPARK_ARCHIVE=str(tmp_path))
     assert not damaged.exists()
 
 
@@ -77,7 +78,7 @@ def test_an_archive_that_does_not_fit_is_ignored_without_a_word(tmp_path: Path) 
     with_other = f"import os; os.environ['JDK_JAVA_OPTIONS'] = '-XX:-UseCompressedOops'\n{_COUNT}"
     use_first = f"{_USE}\n{with_other}"
     told = _run(tmp_path, use_first)
-    assert "rows 7" in told
+    assert "rows 7 bars false" in told
     assert "[warning]" not in told
 
 
@@ -149,5 +150,5 @@ def test_the_first_processes_have_one_archive_made_in_the_background(tmp_path: P
         _run(tmp_path, _USE, PGQUE_SPARK_ARCHIVE=str(tmp_path))
     wait_until(lambda: list(tmp_path.glob("*.jsa")) and not list(tmp_path.glob("*.making")))
     log = tmp_path / "classes"
-    assert "rows 7" in _run(tmp_path, _COUNT, log, PGQUE_SPARK_ARCHIVE=str(tmp_path))
+    assert "rows 7 bars false" in _run(tmp_path, _COUNT, log, PGQUE_SPARK_ARCHIVE=str(tmp_path))
     assert log.read_text().count("shared objects file (top)") > 3000
