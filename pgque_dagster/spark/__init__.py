@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .cluster.executor_errors import PackageMissing as PackageMissing
     from .cluster.executor_errors import clear_executor_errors as clear_executor_errors
     from .cluster.java import JavaMissing as JavaMissing
+    from .cluster.java import check_java as check_java
     from .cluster.shipping import ship as ship
     from .data_source import register as register
     from .payload.changes import parse_changes as parse_changes
@@ -36,6 +37,7 @@ _MODULES = {
     "ShardedBatch": "sharded_batch",
     "SparkBatch": "batch",
     "batch_from_rows": "testing",
+    "check_java": "cluster.java",
     "clear_executor_errors": "cluster.executor_errors",
     "once_per_batch": "sinks.postgres.once",
     "parse_changes": "payload.changes",

@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -56,6 +57,12 @@ def test_the_project_loads_and_its_test_passes(
     for run in ours:
         assert callable(run)
         run(spark)
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    fixture: Any = test["spark"]
+    with pytest.raises(pytest.fail.Exception, match="Spark needs Java 17 or newer") as told:
+        next(fixture.__wrapped__())
+    assert not told.value.pytrace
 
 
 def test_the_current_folder_may_have_hidden_files_and_an_environment(folder: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from pgque_dagster import batch_from_rows
+from pgque_dagster.spark import JavaMissing, check_java
 from pyspark.sql import SparkSession
 
 from shop.defs.revenue.transform import revenue
@@ -12,6 +13,10 @@ from shop.defs.revenue.transform import revenue
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One Spark session for all tests."""
+    try:
+        check_java()
+    except JavaMissing as error:
+        pytest.fail(str(error), pytrace=False)
     builder = SparkSession.builder.master("local[1]").config("spark.sql.shuffle.partitions", 1)
     with builder.getOrCreate() as session:
         yield session
