@@ -10,8 +10,8 @@ import signal
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +55,7 @@ class MutantRuns:
         self._kills: Counter[str] = Counter()
         self._called: set[str] = set()
         self._server: Any = None
+        self._template = ""
         self._simulated: set[str] | None = None
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -74,15 +75,18 @@ class MutantRuns:
 
     def _watch(self, conftest: Any) -> None:
         """Notes the functions that were called in a database before it is dropped."""
-        administer, execute = conftest.administer, conftest.execute
+        new_server, install, execute = conftest.new_server, conftest.install, conftest.execute
 
-        def preparing(server: Any, statement: str) -> None:
-            administer(server, statement)
-            # Some tests make servers of their own after that one.
-            if self._server is None and statement == f"create database {conftest.TEMPLATE}":
-                self._server = server
-                administer(server, "alter system set track_functions = 'all'")
-                administer(server, "select pg_reload_conf()")
+        @contextmanager
+        def tracking() -> Iterator[Any]:
+            with new_server() as self._server:
+                _execute(self._server.url, "alter system set track_functions = 'all'")
+                _execute(self._server.url, "select pg_reload_conf()")
+                yield self._server
+
+        def installing(url: str) -> None:
+            install(url)
+            self._template = url
 
         def watching(connection: Any, statement: str) -> None:
             if statement.startswith("drop database t_"):
@@ -94,7 +98,7 @@ class MutantRuns:
                     self._called |= {name for (name,) in db.execute(_CALLS)}
             execute(connection, statement)
 
-        conftest.administer, conftest.execute = preparing, watching
+        conftest.new_server, conftest.install, conftest.execute = tracking, installing, watching
 
     def _record(self, item: pytest.Item) -> None:
         self._called = set()
@@ -121,16 +125,15 @@ class MutantRuns:
             self.survivors.append(mutant)
             return "not called by any test"
         limit = _HANGING_SECONDS + 3 * max(cost for cost, _ in chosen)
-        template = self._server.database_url(conftest.TEMPLATE)
         try:
-            _execute(template, mutant.sql)
+            _execute(self._template, mutant.sql)
         except psycopg.Error:
             return "killed when installed"
         try:
             items = [item for _, item in chosen]
             failed = self._fork(self._test(items, conftest, number), limit)
         finally:
-            _execute(template, mutant.original)
+            _execute(self._template, mutant.original)
         if failed is None:
             if self._steps and (found := self._simulate(mutant, f"t_simulated_{number}")):
                 return f"killed by the simulator: {found}"

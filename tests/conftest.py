@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 INSTALL_SQL = Path(__file__).parent.parent / "sql" / "pgque.sql"
-TEMPLATE = "pgque_template"
 SLOW_TEST_SECONDS = 3600
 
 # Sparks of tests are short: optimizing their code costs more than it saves. Without the optimizing
@@ -76,8 +75,7 @@ def _use_memory_for_temporary_files() -> None:
 _use_memory_for_temporary_files()
 
 
-# Names a database that was filled by this function, given its URL.
-TemplateWith = Callable[[Callable[[str], object]], str]
+NewDatabase = Callable[..., AbstractContextManager[str]]
 
 
 class Server(Protocol):
@@ -220,67 +218,55 @@ def new_server(folder: Path | None = None, **settings: str) -> Iterator[Postgres
         yield running
 
 
-@pytest.fixture(scope="session")
-def template_database(server: Server) -> str:
-    """Name of a database with the queue installed, to make copies of."""
-    administer(server, f"create database {TEMPLATE}")
-    with psycopg.connect(server.database_url(TEMPLATE), autocommit=True) as connection:
+def install(url: str) -> None:
+    """Installs the queue in a database."""
+    with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(INSTALL_SQL.read_bytes())
-    return TEMPLATE
 
 
 @pytest.fixture(scope="session")
-def administration(server: Server) -> Iterator[psycopg.Connection]:
-    """A superuser's connection, open all the time: each new one costs as much as a small test."""
+def new_database(server: Server) -> Iterator[NewDatabase]:
+    """Makes databases: each is a copy of one that was filled by these functions, given its URL.
+
+    Without functions, it has the queue installed.
+    """
+    # Open all the time: each new connection costs as much as a small test.
     with psycopg.connect(server.url, autocommit=True) as connection:
-        yield connection
 
+        @cache
+        def template(*fills: Callable[[str], None]) -> str:
+            name = f"template_{next(_numbers)}"
+            before = template(*fills[:-1]) if fills[1:] else "template1"
+            execute(connection, f"create database {name} template {before}")
+            fills[-1](server.database_url(name))
+            return name
 
-@pytest.fixture(scope="session")
-def template_with(
-    server: Server, template_database: str, administration: psycopg.Connection
-) -> TemplateWith:
-    """Names databases with more in them, of which each is made once."""
+        @contextmanager
+        def copied(*fills: Callable[[str], None]) -> Iterator[str]:
+            name, filled = f"t_{next(_numbers)}", template(*(fills or (install,)))
+            # Copying files costs half of copying through the log; its checkpoints are cheap
+            # without fsync.
+            execute(connection, f"create database {name} template {filled} strategy file_copy")
+            yield server.database_url(name)
+            execute(connection, WAIT_FOR_SESSIONS.format(database=name))
+            execute(connection, DROP_SLOTS.format(database=name))
+            execute(connection, f"drop database {name} with (force)")
 
-    @cache
-    def made(fill: Callable[[str], object]) -> str:
-        name = f"template_{fill.__name__}"
-        execute(administration, f"create database {name} template {template_database}")
-        fill(server.database_url(name))
-        return name
-
-    return made
+        yield copied
 
 
 @pytest.fixture
-def database_url(
-    server: Server, template_database: str, administration: psycopg.Connection
-) -> Iterator[str]:
+def database_url(new_database: NewDatabase) -> Iterator[str]:
     """URL of a fresh database with the queue installed."""
-    with new_database(server, template_database, administration) as url:
+    with new_database() as url:
         yield url
 
 
 @pytest.fixture(scope="module")
-def shared_database_url(
-    server: Server, template_database: str, administration: psycopg.Connection
-) -> Iterator[str]:
+def shared_database_url(new_database: NewDatabase) -> Iterator[str]:
     """The same for all tests of a file, which put the queue back themselves."""
-    with new_database(server, template_database, administration) as url:
+    with new_database() as url:
         yield url
-
-
-@contextmanager
-def new_database(
-    server: Server, template: str, administration: psycopg.Connection
-) -> Iterator[str]:
-    name = f"t_{next(_numbers)}"
-    # Copying files costs half of copying through the log; its checkpoints are cheap without fsync.
-    execute(administration, f"create database {name} template {template} strategy file_copy")
-    yield server.database_url(name)
-    execute(administration, WAIT_FOR_SESSIONS.format(database=name))
-    execute(administration, DROP_SLOTS.format(database=name))
-    execute(administration, f"drop database {name} with (force)")
 
 
 def execute(connection: psycopg.Connection, statement: str) -> None:

@@ -5,14 +5,13 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
 from pgque_dagster.cli import main
 from pgque_dagster.client import Client
-from tests.conftest import Server, new_database
+from tests.conftest import NewDatabase
 from tests.support.queues.events import claim, publish, tick
 
 _RULES = Path(__file__).resolve().parents[2] / "deploy" / "prometheus" / "alerts.yaml"
@@ -99,13 +98,11 @@ STATES = {
 }
 
 
-def test_a_broken_state_fires_its_alerts(
-    server: Server, template_database: str, administration: psycopg.Connection, tmp_path: Path
-) -> None:
+def test_a_broken_state_fires_its_alerts(new_database: NewDatabase, tmp_path: Path) -> None:
     """Prometheus scrapes a healthy queue for two hours, and then the state for four."""
     tests = []
     for state, (break_it, expected) in STATES.items():
-        with new_database(server, template_database, administration) as url, Client(url) as client:
+        with new_database() as url, Client(url) as client:
             client.create_queue("orders")
             client.register_consumer("orders", "billing")
             publish(client, ["a"])

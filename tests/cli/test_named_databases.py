@@ -3,22 +3,19 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 from click.testing import CliRunner, Result
 
 from pgque_dagster.cli import main
 from pgque_dagster.client import Client
-from tests.conftest import Server, new_database
+from tests.conftest import NewDatabase
 
 SECRET = "postgresql://postgres:hunter2@127.0.0.1:1/none"
 
 
 @pytest.fixture
-def billing_url(
-    server: Server, template_database: str, administration: psycopg.Connection
-) -> Iterator[str]:
-    with new_database(server, template_database, administration) as url, Client(url) as client:
+def billing_url(new_database: NewDatabase) -> Iterator[str]:
+    with new_database() as url, Client(url) as client:
         client.create_queue("invoices")
         yield url
 

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator
 
-import psycopg
 import pytest
 
 from pgque_dagster.client import Client
 from pgque_dagster.client.consumer import consumer as consumers
 from tests.client.consumer.support import DONE, Queue
-from tests.conftest import Server, TemplateWith, new_database
+from tests.conftest import NewDatabase, install
 from tests.support.queues.sessions import db
 from tests.support.queues.sql import Connection, connect
 
@@ -33,16 +32,9 @@ def c_of_q(url: str) -> None:
 
 
 @pytest.fixture
-def database_url(
-    request: pytest.FixtureRequest,
-    server: Server,
-    template_database: str,
-    template_with: TemplateWith,
-    administration: psycopg.Connection,
-) -> Iterator[str]:
+def database_url(request: pytest.FixtureRequest, new_database: NewDatabase) -> Iterator[str]:
     """A fresh database, with the queue of `q` if the test has that."""
-    template = template_with(c_of_q) if "q" in request.fixturenames else template_database
-    with new_database(server, template, administration) as url:
+    with new_database(install, *([c_of_q] if "q" in request.fixturenames else [])) as url:
         yield url
 
 

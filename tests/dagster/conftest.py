@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from pgque_dagster.client import Client
-from tests.conftest import Server, new_database
+from tests.conftest import NewDatabase
 from tests.support.dagster.dg_project import DgProject
 from tests.support.queues.events import make_queue
 from tests.support.queues.sql import connect
@@ -75,12 +75,10 @@ def sql(database_url: str) -> Iterator[Callable[[str], None]]:
 
 
 @pytest.fixture
-def two_clients(
-    database_url: str, server: Server, template_database: str, administration: psycopg.Connection
-) -> Iterator[dict[str, Client]]:
+def two_clients(database_url: str, new_database: NewDatabase) -> Iterator[dict[str, Client]]:
     """Clients of two databases of one server, by name; each has the queue orders and revenue."""
     with (
-        new_database(server, template_database, administration) as billing_url,
+        new_database() as billing_url,
         Client(database_url) as default,
         Client(billing_url) as billing,
     ):
@@ -90,15 +88,10 @@ def two_clients(
 
 
 @pytest.fixture
-def shard_urls(
-    server: Server, template_database: str, administration: psycopg.Connection
-) -> Iterator[dict[str, str]]:
+def shard_urls(new_database: NewDatabase) -> Iterator[dict[str, str]]:
     """Three databases of one server, each with the queue orders and its consumer revenue."""
     with ExitStack() as stack:
-        databases = {
-            shard: stack.enter_context(new_database(server, template_database, administration))
-            for shard in ("eu", "us", "asia")
-        }
+        databases = {shard: stack.enter_context(new_database()) for shard in ("eu", "us", "asia")}
         for url in databases.values():
             with Client(url) as client:
                 make_queue(client)

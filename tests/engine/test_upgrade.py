@@ -365,7 +365,7 @@ def owners(db: Connection) -> set[str]:
 
 
 def test_what_an_owner_installed_stays_theirs(
-    server: Any, template_database: str, released: Release
+    server: Any, database_url: str, released: Release
 ) -> None:
     with (
         owned_database(server, "nocreaterole") as database,

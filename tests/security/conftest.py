@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import Server, administer
+from tests.conftest import NewDatabase, Server, administer
 from tests.support.queues.catalog import populate
 from tests.support.queues.sql import Connection, connect
 
@@ -12,17 +12,15 @@ USERS = ("reader", "writer", "admin")
 
 
 @pytest.fixture(scope="package")
-def populated_url(server: Server, template_database: str) -> Iterator[str]:
+def populated_url(server: Server, new_database: NewDatabase) -> Iterator[str]:
     """The URL of the database. Tests roll back what they change."""
-    administer(server, "create role t_stranger")
-    for name in USERS:
-        administer(server, f"create role t_{name} in role pgque_{name}")
-    administer(server, f"create database t_security template {template_database}")
-    url = server.database_url("t_security")
-    with connect(url) as db:
-        populate(db)
-    yield url
-    administer(server, "drop database t_security with (force)")
+    with new_database() as url:
+        administer(server, "create role t_stranger")
+        for name in USERS:
+            administer(server, f"create role t_{name} in role pgque_{name}")
+        with connect(url) as db:
+            populate(db)
+        yield url
     administer(server, "drop role t_stranger, t_reader, t_writer, t_admin")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.conftest import Server, administer
+from tests.conftest import NewDatabase, Server, administer
 from tests.support.queues.catalog import (
     Argument,
     Function,
@@ -49,11 +49,10 @@ ORDERLY = ("PQ", "22", "P0004", "42602", "42P01", "54000")
 
 
 @pytest.fixture(scope="module")
-def attacked(server: Server, template_database: str) -> Iterator[Connection]:
+def attacked(server: Server, new_database: NewDatabase) -> Iterator[Connection]:
     """A connection of the owner, for whom whatever is smuggled in would run."""
-    administer(server, f"create database t_attacked template {template_database}")
     administer(server, "create role t_canary")
-    with connect(server.database_url("t_attacked")) as db:
+    with new_database() as url, connect(url) as db:
         populate(db)
         db.execute("create table public.canary ()")
         db.execute("create schema canary")
@@ -63,7 +62,6 @@ def attacked(server: Server, template_database: str) -> Iterator[Connection]:
             " $$ select nextval('canary.songs') $$"
         )
         yield db
-    administer(server, "drop database t_attacked with (force)")
     administer(server, "drop role t_canary")
 
 

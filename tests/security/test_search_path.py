@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from tests.conftest import Server, administer
+from tests.conftest import NewDatabase
 from tests.support.queues.catalog import populate, public_functions, sample_values
 from tests.support.queues.sql import Connection, connect
 from tests.support.queues.traps import SPRUNG, is_sprung, set_temporary_traps, set_traps
@@ -29,11 +29,9 @@ TRIGGERS = {
 
 
 @pytest.fixture(scope="module")
-def trapped_url(server: Server, template_database: str) -> Iterator[str]:
+def trapped_url(new_database: NewDatabase) -> Iterator[str]:
     """A database where an attacker was busy."""
-    administer(server, f"create database t_trapped template {template_database}")
-    url = server.database_url("t_trapped")
-    with connect(url) as db:
+    with new_database() as url, connect(url) as db:
         populate(db)
         db.execute("create table public.watched (id bigint primary key, name text, note text)")
         db.execute("insert into public.watched values (1, 'a', 'b')")
@@ -44,8 +42,7 @@ def trapped_url(server: Server, template_database: str) -> Iterator[str]:
                 f" for each row execute function pgque.{function}({arguments})".encode()
             )
         assert set_traps(db) > 500
-    yield url
-    administer(server, "drop database t_trapped with (force)")
+        yield url
 
 
 @pytest.fixture(scope="module")

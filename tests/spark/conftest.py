@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator
 
-import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Client
 from pgque_dagster.spark import batch as batch_module
-from tests.conftest import Server, TemplateWith, new_database
+from tests.conftest import NewDatabase, install
 from tests.support.queues.events import make_queue
 from tests.support.spark.attempts import BatchOf, next_batch
 
@@ -19,12 +18,9 @@ def revenue_of_orders(url: str) -> None:
 
 
 @pytest.fixture
-def client(
-    server: Server, template_with: TemplateWith, administration: psycopg.Connection
-) -> Iterator[Client]:
+def client(new_database: NewDatabase) -> Iterator[Client]:
     """A client of a fresh database with the queue orders and its consumer revenue."""
-    template = template_with(revenue_of_orders)
-    with new_database(server, template, administration) as url, Client(url) as connected:
+    with new_database(install, revenue_of_orders) as url, Client(url) as connected:
         yield connected
 
 

@@ -65,10 +65,8 @@ def test_reader_sees_no_tokens_and_no_inner_tables(db: Connection) -> None:
             db.rows(f"select {what}")
 
 
-def test_writer_cannot_put_an_operator_in_front_of_ours(
-    q: Connection, administration: Connection
-) -> None:
-    administration.execute("create role mallory login in role pgque_writer")
+def test_writer_cannot_put_an_operator_in_front_of_ours(q: Connection) -> None:
+    q.execute("create role mallory login in role pgque_writer")
     try:
         q.execute("create schema evil authorization mallory")
         writer = q.another()
@@ -90,4 +88,4 @@ def test_writer_cannot_put_an_operator_in_front_of_ours(
     finally:
         q.execute("drop schema if exists evil cascade")
         q.execute("drop owned by mallory")
-        administration.execute("drop role mallory")
+        q.execute("drop role mallory")

@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import psycopg
 import pytest
 
 from pgque_dagster.client import Consumer
 from tests.client.consumer.support import DONE, Queue, done, run_until_error
-from tests.conftest import Server, execute
+from tests.conftest import NewDatabase, Server
 from tests.programs.moving import make
 from tests.support.queues.sql import Connection, connect
 from tests.support.servers.databases import empty_database
@@ -53,14 +52,10 @@ def target(target_url: str, q: Queue) -> Iterator[Target]:
 
 
 @pytest.fixture
-def other_url(
-    server: Server, template_database: str, administration: psycopg.Connection
-) -> Iterator[str]:
+def other_url(new_database: NewDatabase) -> Iterator[str]:
     """Another database with the schema installed."""
-    name = "other_queues"
-    execute(administration, f"create database {name} template {template_database}")
-    yield server.database_url(name)
-    execute(administration, f"drop database {name} with (force)")
+    with new_database() as url:
+        yield url
 
 
 @pytest.fixture

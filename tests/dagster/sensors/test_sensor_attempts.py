@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster import SparkBatch, build_pgque_sensor, pgque_asset
 from pgque_dagster.client import Client
-from tests.conftest import Server, administer
+from tests.conftest import NewDatabase
 from tests.dagster.sensors.attempts import (
     FAILURE,
     GIVING_UP,
@@ -244,28 +244,24 @@ def test_a_run_for_another_life_of_the_database_leaves_the_batch_alone(
 
 
 def test_runs_for_another_database_count_for_nothing(
-    server: Server, template_database: str, client: Client, instance: dg.DagsterInstance
+    new_database: NewDatabase, client: Client, instance: dg.DagsterInstance
 ) -> None:
     """In a new database batch ids start again, but Dagster's instance still has the old runs."""
     publish(client, ["tried and failed"])
     first = fail_after_claim(client, instance)
-    administer(server, f"create database reborn template {template_database}")
-    try:
-        with Client(server.database_url("reborn")) as reborn:
-            reborn.create_queue("orders", ticker_max_lag="0")
-            assert "registered at the first" in evaluate(GIVING_UP, reborn.url, instance)
-            publish(reborn, ["never tried"])
-            again = the_request(evaluate(GIVING_UP, reborn.url, instance))
+    with new_database() as url, Client(url) as reborn:
+        reborn.create_queue("orders", ticker_max_lag="0")
+        assert "registered at the first" in evaluate(GIVING_UP, reborn.url, instance)
+        publish(reborn, ["never tried"])
+        again = the_request(evaluate(GIVING_UP, reborn.url, instance))
 
-            assert again.tags["pgque/batch_id"] == first.tags["pgque/batch_id"]
-            assert again.tags["pgque/attempt"] == "1"
-            assert (
-                again.run_key
-                != f"{client.incarnation()}:orders:revenue:{again.tags['pgque/batch_id']}:1"
-            )
-            assert reborn.dead_letter_counts("orders") == []
-    finally:
-        administer(server, "drop database reborn with (force)")
+        assert again.tags["pgque/batch_id"] == first.tags["pgque/batch_id"]
+        assert again.tags["pgque/attempt"] == "1"
+        assert (
+            again.run_key
+            != f"{client.incarnation()}:orders:revenue:{again.tags['pgque/batch_id']}:1"
+        )
+        assert reborn.dead_letter_counts("orders") == []
 
 
 def test_a_held_batch_gets_its_attempts_again_when_an_event_of_it_is_set_aside(

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Client
-from tests.conftest import TEMPLATE, Server, administer
+from tests.conftest import NewDatabase, Server
 from tests.support.queues.events import make_queue
 from tests.support.servers.databases import empty_database
 from tests.support.servers.s3 import S3, s3_server
@@ -51,13 +51,11 @@ def directory(spark: SparkSession, tmp_path: Path) -> Place:
 
 
 @pytest.fixture
-def other_database(server: Server) -> Iterator[Client]:
+def other_database(new_database: NewDatabase) -> Iterator[Client]:
     """A copy of the same template, as if the queue was copied with its database."""
-    administer(server, f"create database another template {TEMPLATE}")
-    with Client(server.database_url("another")) as client:
+    with new_database() as url, Client(url) as client:
         make_queue(client)
         yield client
-    administer(server, "drop database another with (force)")
 
 
 @pytest.fixture

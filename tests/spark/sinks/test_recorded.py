@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import psycopg
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
@@ -27,7 +26,7 @@ from pgque_dagster.client.sharded_claim import ShardedClaim
 from pgque_dagster.client.window import Window
 from pgque_dagster.spark import DeltaSink, IcebergSink, ParquetSink, PostgresSink, SparkBatch
 from pgque_dagster.spark.sharded_batch import ShardedBatch
-from tests.conftest import INSTALL_SQL, Server, execute, new_database
+from tests.conftest import NewDatabase, Server, install
 from tests.programs.recording import CASES, fill, set_times
 from tests.support.queues.sql import connect
 from tests.support.servers.databases import empty_database
@@ -35,7 +34,6 @@ from tests.support.servers.released import RELEASES
 from tests.support.spark.stored_tables import iceberg_catalog
 
 RECORDED = Path(__file__).parents[2] / "recorded"
-TEMPLATE = "recorded_template"
 HOUR, MIDNIGHT = timedelta(hours=1), datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -113,17 +111,11 @@ class Recording:
                 table.append(rows, snapshot_properties=marks)
 
 
-@pytest.fixture(scope="module")
-def upgraded(server: Server, administration: psycopg.Connection) -> Iterator[str]:
-    """The name of a database that a release filled, and that is upgraded."""
-    execute(administration, f"create database {TEMPLATE}")
-    url = server.database_url(TEMPLATE)
+def fill_and_upgrade(url: str) -> None:
+    """Fills a database as a release, and upgrades it."""
     fill(url, RELEASES[0].sql())
-    with connect(url) as db:
-        db.execute(INSTALL_SQL.read_bytes())
+    install(url)
     set_times(url)
-    yield TEMPLATE
-    execute(administration, f"drop database {TEMPLATE} with (force)")
 
 
 @pytest.fixture
@@ -131,8 +123,7 @@ def recording(
     request: pytest.FixtureRequest,
     tmp_path: Path,
     server: Server,
-    upgraded: str,
-    administration: psycopg.Connection,
+    new_database: NewDatabase,
     spark: SparkSession,
 ) -> Iterator[Recording]:
     kind, case = request.param
@@ -141,7 +132,7 @@ def recording(
     with ExitStack() as stack:
         clients = {}
         for shard, incarnation in marks["incarnations"].items():
-            url = stack.enter_context(new_database(server, upgraded, administration))
+            url = stack.enter_context(new_database(fill_and_upgrade))
             with connect(url) as db:
                 db.execute(
                     "create or replace function pgque.incarnation() returns uuid"

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster.client import Batch, Client, InvalidArgument, PgqueError
 from pgque_dagster.client.sharded_claim import ShardedClaim
-from tests.conftest import Server, TemplateWith, new_database
+from tests.conftest import NewDatabase, install
 from tests.spark.conftest import revenue_of_orders
 from tests.support.queues.events import publish
 from tests.support.spark.vector_tables import KINDS, ROWS, At, Table, write_by_arrow
@@ -35,13 +35,10 @@ def _write_by_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def shards(
-    server: Server, template_with: TemplateWith, administration: psycopg.Connection
-) -> Iterator[dict[str, Client]]:
+def shards(new_database: NewDatabase) -> Iterator[dict[str, Client]]:
     """Clients of three databases, each with the queue orders and its consumer revenue."""
-    template = template_with(revenue_of_orders)
     with ExitStack() as stack:
-        urls = [new_database(server, template, administration) for _ in SHARDS]
+        urls = [new_database(install, revenue_of_orders) for _ in SHARDS]
         yield {
             shard: stack.enter_context(Client(stack.enter_context(url)))
             for shard, url in zip(SHARDS, urls, strict=True)
@@ -60,14 +57,10 @@ def clients(shards: dict[str, Client]) -> Iterator[dict[str, Client]]:
 
 @pytest.fixture(params=KINDS)
 def table(
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    server: Server,
-    template_database: str,
-    administration: psycopg.Connection,
+    request: pytest.FixtureRequest, tmp_path: Path, new_database: NewDatabase
 ) -> Iterator[Table]:
     """An empty table of each kind."""
-    with new_database(server, template_database, administration) as url:
+    with new_database() as url:
         if request.param == "postgres":
             with psycopg.connect(url) as db:
                 db.execute("create table numbers (shard text, number bigint)")
