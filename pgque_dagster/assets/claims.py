@@ -40,8 +40,6 @@ class Claims:
     """The claims of a step.
 
     Attributes:
-        context: the step's context.
-        sink: the sink of the table for several databases.
         found: the batches or windows to compute, by the names of their databases.
         errors: why other databases are left out.
     """
@@ -53,13 +51,7 @@ class Claims:
     _acked: list[Batch] = field(default_factory=list)
 
     def ack(self, batch: Batch, of: str, vector: int | None = None) -> None:
-        """Acks a batch. If a vector has stored it and this fails, the next run acks it.
-
-        Args:
-            batch: the batch.
-            of: the name of its consumer or its shard.
-            vector: the id of the vector that has stored it.
-        """
+        """Acks a batch. If a vector has stored it and this fails, the next run acks it."""
         try:
             result = batch.ack()
             self._acked.append(batch)

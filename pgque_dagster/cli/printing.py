@@ -113,9 +113,6 @@ def announce_if_slow(what: str) -> Iterator[None]:
 
     The text goes to stderr so that pipes stay clean. It is also printed without a terminal, for
     the logs of services.
-
-    Args:
-        what: the activity, such as "starting Spark".
     """
     timer = threading.Timer(_MOMENT_SECONDS, _tell, [what])
     timer.daemon = True

@@ -52,14 +52,10 @@ def peek(queue: str, position: Position | None = None, limit: int = 20) -> Steps
 
 
 def peek_batch(queue: str, consumer: str, limit: int = 20) -> Steps[list[Message]]:
-    """Returns the first events of a consumer's open batch, including redelivered ones.
+    """Returns the first events of an open batch, including redelivered ones.
 
-    Without an open batch, these are the events that come next, up to the last tick.
-
-    Args:
-        queue: the queue's name.
-        consumer: the name of the consumer, or of a subconsumer or slot.
-        limit: the maximum number of events.
+    The batch is that of a consumer, a subconsumer or a slot. Without an open batch, these are the
+    events that come next, up to the last tick.
 
     Raises:
         ConsumerNotFound: if the consumer is not registered.

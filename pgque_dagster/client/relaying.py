@@ -24,10 +24,6 @@ class Relaying:
 
     Other sessions that make a tick, for example to compare a replica, use the slot in between. A
     second relay waits until the first one ends.
-
-    Args:
-        url: the database.
-        queue: the queue.
     """
 
     def __init__(self, url: str, queue: str) -> None:

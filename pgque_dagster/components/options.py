@@ -58,11 +58,7 @@ def built(
 ) -> list[Any]:
     """Returns what the mirrored function builds with options; nothing without options.
 
-    Args:
-        options: the options from YAML.
-        arguments: additional positional arguments of the function.
-        name: the name of the result, if YAML has none.
-        more: additional keyword arguments of the function.
+    The result gets the name if YAML has none.
     """
     if options is None:
         return []

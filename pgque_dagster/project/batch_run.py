@@ -27,9 +27,7 @@ class BatchRun:
     """The batch and the attempt that a run is for.
 
     Attributes:
-        holder: the consumer or slot that has the batch open.
         batch_id: the batch's id. It repeats in other incarnations of a database.
-        incarnation: the incarnation of the database that has the batch.
         attempt: counts the runs of the batch from 1; 0 if the tag was lost.
         epoch: the consumer's epoch when the run was requested; None if the tag was lost.
         requested_at: by the database's clock; None if the tag was lost.

@@ -40,8 +40,6 @@ class Exhausted:
     """The batch has used up its attempts.
 
     Attributes:
-        attempts: how many runs claimed it.
-        last_run_id: the newest run.
         unfinished_run_id: a run whose lease was lost but which Dagster still records as working.
     """
 

@@ -41,9 +41,6 @@ class Dispatch:
     """Handles the messages of one batch.
 
     Args:
-        handlers: by type.
-        consumer: the consumer's name.
-        failed: records which messages failed.
         check: raises if the batch is no longer the consumer's.
         checks_constraints: whether deferred constraints are checked after each transactional
             handler.

@@ -37,8 +37,6 @@ class Relation:
     """A table or a partition whose changes are published.
 
     Attributes:
-        table: the name in events.
-        columns: the names of its columns.
         outputs: the functions that print their values.
         key: the numbers of the columns in the key.
         is_partition: whether its changes count for another table.
@@ -70,9 +68,6 @@ class Lacking:
 
     Attributes:
         row: its number among the rows for COPY.
-        transaction: the transaction that made it.
-        relation: its relation.
-        values: its values, as PostgreSQL prints them.
         missing: the numbers of the columns whose values are missing.
     """
 

@@ -111,8 +111,6 @@ class Relay:
     """Moves changes into a queue, with three connections.
 
     Args:
-        url: the database.
-        queue: the queue.
         writer: inserts events.
         helper: runs statements that cannot run in the writer's transaction.
         streaming: holds the lock, and streams.

@@ -35,8 +35,6 @@ class Captured:
     """The tables that are captured into a queue under one table's name.
 
     Attributes:
-        queue: the queue.
-        table: the name.
         problem: what is wrong with its triggers.
         senders: how many tables send their changes under this name.
     """

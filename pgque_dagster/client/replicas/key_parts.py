@@ -67,16 +67,9 @@ def share_problem(value: Any) -> str | None:
 def due_parts(
     session: Session, table: TableSpec, share: float, compared: Sequence[Any], *, whole: bool
 ) -> Sequence[KeyPart | None]:
-    """Returns the parts of a table to compare now, starting with the oldest ticks.
+    """Returns the parts of a table to compare now, all or one, starting with the oldest ticks.
 
     A comparison of all parts that did not end, because its run was killed, continues.
-
-    Args:
-        session: a session of the table's database.
-        table: the table.
-        share: which share of a large table a part has.
-        compared: the last comparisons of parts, from `ReplicaStatus.compared`.
-        whole: whether to compare all parts instead of one.
 
     Returns:
         The parts. It is None for the table, if that is small or no column of its key can be hashed.

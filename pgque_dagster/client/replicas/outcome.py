@@ -19,8 +19,6 @@ class Replicated:
     """What a batch did to a replica.
 
     Attributes:
-        source: the table.
-        location: where the replica is.
         version: its version after the batch; None if nothing was stored, or it has no versions.
         rows: how many rows were copied, or how many keys changed.
         reason: why the table was copied; None if changes were applied.
@@ -64,8 +62,6 @@ class Apart:
     """A table that is set apart from a batch.
 
     Attributes:
-        spec: the table's spec.
-        name: the table's name in events.
         tick_id: its replica misses the events after this tick, or its copy needs them.
         reason: why it is set apart; empty if it is only being copied.
         copying: how far its copy in parts is; None without.

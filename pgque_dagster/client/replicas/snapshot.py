@@ -99,11 +99,7 @@ def reading(url: str, first: str) -> Iterator[Connection]:
 def event_queries(session: Session, source: SourceTable, parts: Iterable[str]) -> list[str]:
     """Returns queries for the rows of a table as events.
 
-    Args:
-        session: a session of the table's database.
-        source: the table.
-        parts: the FROM clause of each query: the table or one of its partitions, and possibly
-            a WHERE clause.
+    `parts` are their FROM clauses: the table or one of its partitions, and possibly a WHERE clause.
     """
     columns, name = _event_columns(session, source), sql.Literal(source.name).as_string(None)
     return [

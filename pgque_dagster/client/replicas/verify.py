@@ -104,18 +104,8 @@ def compare_and_record(
 ) -> Verification:
     """Compares a replica with its table, and records the result, or why there is none.
 
-    If a table was altered so that rows may differ, and rows differ, the next batch copies it.
-
-    Args:
-        session: a session of the table's database. The comparison uses its own session.
-        queue: the queue of the table's changes.
-        consumer: the consumer that replicates it.
-        table: the table's name, or its spec.
-        compare: compares a part of them; None for all rows.
-        timeout: how long it may take.
-        share: which share of a large table is compared at a time.
-        log: gets the progress.
-        whole: whether all parts of it are compared, or the one whose last comparison is the oldest.
+    If a table was altered so that rows may differ, and rows differ, the next batch copies it. Of a
+    table in parts, all are compared, or without `whole` the one that was compared least recently.
 
     Returns:
         The result: of parts, the first that is not equal, or the last. If the comparison takes too

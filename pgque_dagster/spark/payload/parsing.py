@@ -74,8 +74,6 @@ class EventParsing:
     """How events are parsed.
 
     Args:
-        format: what they contain.
-        keep: event columns to keep.
         error: makes the error about malformed events from the events and the reasons.
     """
 

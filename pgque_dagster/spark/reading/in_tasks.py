@@ -42,11 +42,7 @@ def read_in_tasks(
 ) -> DataFrame:
     """Returns the rows that a function reads for each part, one task per part.
 
-    Args:
-        spark: the session.
-        parts: what tasks read; sent to all of them.
-        read: reads one.
-        schema: the columns.
+    All parts are sent to all tasks.
     """
 
     def read_here(numbers: Batches) -> Batches:

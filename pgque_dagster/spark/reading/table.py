@@ -53,13 +53,6 @@ def read_whole_table(
     They are read at once into the storage of the executors (`localCheckpoint`), because the
     snapshot only lasts as long as the transaction. Numerics are decimals.
 
-    Args:
-        spark: the session.
-        url: the database URL for the driver.
-        address: how executors find it.
-        table: its name, with a schema or without.
-        blocks: how many blocks a task reads.
-
     Raises:
         InvalidArgument: if there is no such table, or a decimal cannot hold a numeric.
         ConnectionFailed: if the database cannot be reached.

@@ -88,13 +88,8 @@ class LakeReplica(StoredReplica[Table]):
     ) -> tuple[int | None, int] | None:
         """Replaces the content of the replica with the files of a copy in parts, as they are.
 
-        The commit deletes the rows whose keys changed meanwhile, and adds the last rows of these.
-
-        Args:
-            batch: the batch whose run copied the rows.
-            parts: the copy, whose `rows` was called.
-            copied: the snapshot of its tick.
-            foreign: the version with another program's rows that may be replaced.
+        The commit deletes the rows whose keys changed meanwhile, and adds the last rows of these,
+        which `parts.rows` has found.
 
         Returns:
             As `overwrite`. None if the files lack something: rows are kept, the table has no
@@ -127,13 +122,6 @@ class LakeReplica(StoredReplica[Table]):
         tick_id: int | None,
     ) -> tuple[int | None, int, int] | None:
         """Writes the copied rows that differ from the replica's, in one commit.
-
-        Args:
-            batch: the batch whose run copied the rows.
-            state: the newest version of the replica.
-            rows: the rows.
-            copied: the snapshot in which they were read.
-            tick_id: the tick of the snapshot, if rows are kept.
 
         Returns:
             The version of the table, how many rows its source has, and how many were written. None
@@ -182,12 +170,7 @@ class LakeReplica(StoredReplica[Table]):
     ) -> Replicated | None:
         """Gives the replica the rows that its source has in a later snapshot, in one commit.
 
-        Args:
-            batch: the batch.
-            changes: all changes until the snapshot, as `net_changes` returns them.
-            copied: the snapshot.
-            tick_id: the tick of the snapshot.
-            state: the newest version of the replica.
+        `changes` are all until the snapshot, as `net_changes` returns them.
 
         Returns:
             The outcome. None if the changes are too many.

@@ -33,14 +33,8 @@ def partition_changes(
 ) -> Iterator[DataFrame]:
     """Finds the changes of a table until a snapshot, which is held during the block.
 
-    Args:
-        batch: the batch, for tasks.
-        source: the table.
-        deletes: what happens to rows that the source no longer has.
-        stored: the rows of the replica that the source had.
-        events: the events of the table that the replica lacks, until the snapshot.
-        new: the FROM clauses with the rows of the new partitions.
-        snapshot: the snapshot.
+    `stored` are the rows of the replica that the source had, `events` those that the replica lacks,
+    and `new` the FROM clauses with the rows of the new partitions.
 
     Yields:
         The changes, as `net_changes` returns them.

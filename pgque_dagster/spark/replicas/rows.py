@@ -100,12 +100,7 @@ class RowReader:
         self._parsing = EventParsing(form, (), partial(misfit_error, source=source))
 
     def read(self, url: str, part: int, snapshot: str | None) -> Iterator[pa.RecordBatch]:
-        """Reads the rows of a part.
-
-        Args:
-            url: the database.
-            part: the number of the part.
-            snapshot: the exported snapshot in which it is read; None for its own.
+        """Reads the rows of a part, in an exported snapshot or its own.
 
         Raises:
             MalformedPayload: if the replica cannot hold a value.

@@ -42,10 +42,6 @@ from {}
 class StagedCopy:
     """A copy in parts in the target: a table of rows, and one of records.
 
-    Args:
-        connection: to the target, in a transaction.
-        table: the replica.
-
     Attributes:
         rows_in: the table of rows.
         records: the table of records. Its comment says how the copy began.

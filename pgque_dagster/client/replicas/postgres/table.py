@@ -84,10 +84,7 @@ class TargetTable(TargetDefinition):
     def correct(self, copied: str, now: str, tick_id: int) -> int:
         """Applies the staged events and copied rows, and deletes all rows without a staged key.
 
-        Args:
-            copied: the snapshot of the last copy.
-            now: the snapshot of the keys and rows.
-            tick_id: the tick of `now`.
+        `copied` is the snapshot of the last copy, and `now` that of the keys and rows, at the tick.
 
         Returns:
             How many keys changed.

@@ -197,10 +197,7 @@ def _replayed(storage: Storage, version: int) -> tuple[dict[tuple[str, str], Act
 def commit(table: DeltaTable, storage: Storage, actions: Sequence[Action]) -> None:
     """Commits the version that follows a version of a table.
 
-    Args:
-        table: the earlier version.
-        storage: the table.
-        actions: the actions; the first one is the commit's information.
+    The first action is the commit's information.
 
     Raises:
         CommitFailedError: if there is such a version.

@@ -22,14 +22,8 @@ def merge(
 ) -> int:
     """Replaces the row of each key, or inserts or deletes it, in one commit.
 
-    Returns by how many rows the table grows.
-
-    Args:
-        table: the version of the table to merge into.
-        rows: the rows, one for each key.
-        key: the columns of the key.
-        properties: the properties of the commit.
-        deleted: the column that tells whether the row of that key is deleted.
+    The rows have one for each key, whose column `deleted` tells whether the row of that key is
+    deleted. Returns by how many rows the table grows.
     """
     if not rows.files:
         table.create_write_transaction([], "append", table.schema(), commit_properties=properties)

@@ -39,16 +39,9 @@ def replace_rows(
     keys: Sequence[DataFile],
     actions: Sequence[Action],
 ) -> int:
-    """Commits rows in place of those with some keys.
+    """Commits rows in place of those with some keys, if a version is still the newest.
 
-    Args:
-        spark: the session.
-        storage: the table.
-        table: the version that must still be the newest.
-        key: the columns of the key.
-        rows: the files of the new rows.
-        keys: the files of the keys; they may have more columns.
-        actions: the first actions of the commit.
+    The files of keys may have more columns. `actions` are the first ones of the commit.
 
     Returns:
         By how many rows the table grows.

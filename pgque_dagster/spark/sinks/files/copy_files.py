@@ -30,12 +30,8 @@ class CopyFiles:
     """A copy in parts, according to its records.
 
     Attributes:
-        storage: where files and records are.
-        name: a name that no other copy has.
         begun: what was recorded when it began; empty if there is no such record.
         groups: the numbers of parts that were read together, with their files and columns.
-        done: the parts that are done.
-        records: the paths of the records.
         named: the files that they name, also of groups that do not count.
     """
 

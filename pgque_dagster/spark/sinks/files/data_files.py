@@ -52,8 +52,6 @@ class DataFile:
 
     Attributes:
         path: relative to the location.
-        rows: how many rows it has.
-        size: in bytes.
         footer: its metadata, as a Parquet file without data.
     """
 

@@ -155,9 +155,7 @@ class FolderOutput:
     """The rows that an attempt has written into its own directory.
 
     Args:
-        folder: the folder of the batch.
         aside: a folder on the same file system that readers of the table ignore.
-        attempt: the attempt.
         check: called before anything is replaced.
     """
 

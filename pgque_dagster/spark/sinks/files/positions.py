@@ -129,14 +129,7 @@ def find_positions(
     """Returns, by the paths of files, the positions of the rows that have one of the keys.
 
     Tasks read only key columns, only of files and row groups whose statistics allow a key. Rows
-    that are deleted already are not found.
-
-    Args:
-        spark: the session.
-        storage: the location of all files.
-        files: the files of the table.
-        keys: files with the keys of the changes.
-        key: the columns of the key; None if these files have no others.
+    that are deleted already are not found. Without `key`, the files of keys have no other columns.
     """
     columns = None if key is None else list(key)
 
