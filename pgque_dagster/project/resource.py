@@ -14,7 +14,7 @@ import dagster as dg
 from pydantic import ConfigDict, Field
 
 from .. import installer
-from ..client import Client
+from ..client import Client, ConnectionFailed
 from .database import DEFAULT, Database
 from .deployment import deployment_name
 from .registration import addon_of, ensure_queue
@@ -97,19 +97,30 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         "instance. The embedded PostgreSQL belongs to its folder, so it refuses no deployment.",
     )
 
+    def __init__(self, **data: Any) -> None:
+        """Keeps only the name of an EnvVar; `database_url` reads it.
+
+        If Dagster read a variable that is not set, each evaluation of a sensor would write a page
+        of traceback.
+        """
+        if isinstance(url := data.get("url"), dg.EnvVar):
+            data["url"] = f"${url.env_var_name}"
+        super().__init__(**data)
+
     def database_url(self) -> str:
         """Returns the URL, after installing the schema and creating the declared content.
 
         Reads only, with the rights of pgque_reader, if everything already exists as declared.
 
         Raises:
-            PgqueError: if the database cannot be reached or the schema cannot be installed.
+            PgqueError: if the variable of the URL is not set, the database cannot be reached or
+                the schema cannot be installed.
             PermissionDenied: if something is missing that the role may not create; the message has
                 the statement that an administrator runs.
             OlderInstalled: if the schema is older than this package and may not be upgraded.
             NewerInstalled: if the schema is newer than this package.
         """
-        url = self.url or _embedded_server(os.environ.get("PGQUE_HOME"), Path.cwd()).url
+        url = _read(self.url) or _embedded_server(os.environ.get("PGQUE_HOME"), Path.cwd()).url
         declared = repr(
             (url, self.install, self.addons, self.ticking, self.queues, self.queue_options)
         )
@@ -149,6 +160,20 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         with Client(url) as client:
             for queue in queues:
                 ensure_queue(client, queue, self.queue_options.get(queue, {}))
+
+
+def _read(url: str | None) -> str | None:
+    """Returns a URL, or the value of its variable."""
+    if url is None or not url.startswith("$"):
+        return url
+    name = url.removeprefix("$")
+    if not (value := os.environ.get(name)):
+        raise ConnectionFailed(
+            f"the environment variable {name} is empty or not set",
+            "Set it to the URL of the database, such as postgresql://user@host:5432/database, "
+            "and start Dagster again.",
+        )
+    return value
 
 
 def takes_resource(database: Database) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

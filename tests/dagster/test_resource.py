@@ -7,7 +7,16 @@ import dagster as dg
 import psycopg
 import pytest
 
-from pgque_dagster import PgqueResource, installer
+from pgque_dagster import (
+    Alert,
+    DeltaReplicas,
+    PgqueResource,
+    build_pgque_alerts,
+    build_pgque_observation_sensor,
+    build_pgque_ticker_sensor,
+    build_table_replicas,
+    installer,
+)
 from pgque_dagster.client import (
     Client,
     ConnectionFailed,
@@ -16,7 +25,6 @@ from pgque_dagster.client import (
     SchemaMissing,
 )
 from pgque_dagster.client.queues import queue_names
-from pgque_dagster.sensors.ticker_sensor import build_pgque_ticker_sensor
 from tests.support.runner.waiting import wait_until
 from tests.support.servers.databases import empty_database
 
@@ -172,3 +180,36 @@ def test_the_ticker_sensor_ticks_and_maintains_only_where_the_policy_says_so(
         assert client.next_batch("orders", "revenue") is not None
     away = PgqueResource(url="postgresql://nobody@127.0.0.1:1/none", ticking="sensor")
     assert "Check that the server runs" in evaluate(away)
+
+
+def test_a_variable_that_is_not_set_is_named_by_each_sensor_and_read_when_it_is_set(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pgque, alerts = PgqueResource(url=dg.EnvVar("PGQUE_ELSEWHERE"), ticking="sensor"), list[Alert]()
+    own = [
+        build_pgque_ticker_sensor(),
+        build_pgque_observation_sensor(["orders"]),
+        build_pgque_alerts(["orders"], notify=alerts.append),
+    ]
+    repository = dg.Definitions.merge(
+        build_table_replicas("shop", ["public.orders"], target=DeltaReplicas("lake")),
+        dg.Definitions(sensors=own, resources={"pgque": pgque, "pyspark": None}),
+    ).get_repository_def()
+
+    def evaluate(sensor: dg.SensorDefinition) -> str:
+        context = dg.build_sensor_context(
+            instance=dg.DagsterInstance.ephemeral(),
+            repository_def=repository,
+            resources={"pgque": pgque},
+        )
+        return str(sensor.evaluate_tick(context).skip_message)
+
+    told = {each.name: evaluate(each) for each in repository.sensor_defs}
+    told["pgque_alerts"] = alerts[0].detail
+    assert len(told) == 7
+    assert [
+        each for each in told.values() if "variable PGQUE_ELSEWHERE is empty or not set" not in each
+    ] == []
+
+    monkeypatch.setenv("PGQUE_ELSEWHERE", database_url)
+    assert "queues ticked" in evaluate(own[0])

@@ -121,7 +121,8 @@ def test_the_url_of_the_environment_is_read_when_it_is_needed_and_not_shown(
 
     @dg.asset
     def looks(pgque: PgqueResource) -> None:
-        seen.append((pgque.url, pgque.executors_url_env, pgque.executors_url_file))
+        url = pgque.database_url()
+        seen.append((url, pgque.executors_url_env, pgque.executors_url_file))
 
     resources = definitions.resources or {}
     assert dg.materialize([looks], resources={"pgque": resources["pgque"]}).success
