@@ -34,8 +34,11 @@ def connect(url: str) -> psycopg.Connection[tuple[Any, ...]]:
 
 async def open_connection(url: str, connections: Any) -> Any:
     """Opens a connection as `connect` does, of the given class of psycopg."""
-    with translated():
-        connection = await settled(connections.connect(checked(url), autocommit=True))
+    try:
+        with translated():
+            connection = await settled(connections.connect(checked(url), autocommit=True))
+    except OSError as error:  # psycopg opens one more descriptor, to wait.
+        raise ConnectionFailed(f"this process cannot connect: {error}") from error
     try:
         _check_version(connection)
         with translated():

@@ -1,9 +1,11 @@
 """What is wrong with a connection is said in one line by clients and consumers, without secrets."""
 
 import asyncio
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 from typing import Any
 
 import psycopg
@@ -223,3 +225,14 @@ def test_a_client_connects_again_after_its_session_was_ended(q: Queue) -> None:
 def test_an_asynchronous_client_that_is_not_open_says_what_to_do() -> None:
     with pytest.raises(Exception, match="async with AsyncClient"):
         asyncio.run(AsyncClient("dbname=x").version())
+
+
+def test_without_a_second_free_descriptor_it_is_an_error_that_passes(q: Queue) -> None:
+    limits, first = getrlimit(RLIMIT_NOFILE), os.dup(0)
+    os.close(first)
+    setrlimit(RLIMIT_NOFILE, (first + 1, limits[1]))
+    try:
+        with pytest.raises(ConnectionFailed, match="Too many open files"):
+            Client(q.url)
+    finally:
+        setrlimit(RLIMIT_NOFILE, limits)
