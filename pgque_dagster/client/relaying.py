@@ -31,7 +31,7 @@ class Relaying:
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Makes `run` return after the current transaction. Safe to call from a signal handler."""
+        """Makes `run` return after the current transaction. Safe in threads."""
         self._stopped.set()
 
     def run(self) -> None:

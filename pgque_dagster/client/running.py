@@ -4,6 +4,7 @@ import logging
 import signal
 import threading
 import time
+from _thread import start_new_thread  # noqa: PLC2701
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -27,7 +28,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def stopping_on_signals(
     stop: Callable[[], None], numbers: Sequence[signal.Signals] = _SIGNALS
 ) -> Iterator[list[int]]:
-    """Calls `stop` at the first of the signals in the block.
+    """Calls `stop` in a new thread at the first of the signals in the block.
 
     A second signal does what it did before the block, such as raise KeyboardInterrupt. In threads
     other than the main one, signals are left alone.
@@ -48,7 +49,8 @@ def stopping_on_signals(
     def drain(number: int, frame: FrameType | None) -> None:
         restore()
         received.append(number)
-        stop()
+        # Not in this thread, which may hold the lock of the event that `stop` sets.
+        start_new_thread(stop, ())
 
     for number in numbers:
         signal.signal(number, drain)
@@ -101,7 +103,7 @@ class Ticker:
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Makes `run` return after the current tick. Safe to call from a signal handler."""
+        """Makes `run` return after the current tick. Safe in threads."""
         self._stopped.set()
 
     def run(self) -> None:

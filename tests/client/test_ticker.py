@@ -1,5 +1,6 @@
 """The ticker of a process: it ticks, maintains, survives, and stops."""
 
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from pgque_dagster.client import Ticker
+from pgque_dagster.client.running import stopping_on_signals
 from tests.client.consumer.support import Queue
 from tests.support.queues.sql import PATIENCE_SECONDS
 from tests.support.runner.waiting import wait_until
@@ -75,3 +77,11 @@ def test_two_for_one_database_do_no_harm(q: Queue) -> None:
             q.client.send("q", payload)
         wait_for_ticks(q, 10)
     assert q.drain() == sent
+
+
+def test_a_signal_stops_it_in_a_thread_that_has_no_lock_of_the_interrupted_one() -> None:
+    threads: list[int] = []
+    with stopping_on_signals(lambda: threads.append(threading.get_ident())):
+        signal.raise_signal(signal.SIGTERM)
+        wait_until(lambda: threads)
+    assert threads != [threading.get_ident()]

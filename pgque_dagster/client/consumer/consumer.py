@@ -166,7 +166,7 @@ class Consumer:
         return decorate
 
     def stop(self) -> None:
-        """Makes `run` return after the current batch. Safe in threads and signal handlers.
+        """Makes `run` return after the current batch. Safe in threads.
 
         If it is not running, the next `run` returns at once.
         """
