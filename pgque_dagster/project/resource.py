@@ -29,7 +29,8 @@ TickingPolicy = Literal["external", "sensor"]
 _TRUSTED_SECONDS = 60.0
 
 _prepared: dict[str, float] = {}
-_preparing = threading.Lock()
+# A lock for each, so that none waits for a database that does not answer but its own.
+_preparing: dict[str, threading.Lock] = {}
 
 
 class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -124,7 +125,7 @@ class PgqueResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         declared = repr(
             (url, self.install, self.addons, self.ticking, self.queues, self.queue_options)
         )
-        with _preparing:
+        with _preparing.setdefault(declared, threading.Lock()):
             if time.monotonic() >= _prepared.get(declared, 0.0):
                 self._prepare(url)
                 _prepared[declared] = time.monotonic() + _TRUSTED_SECONDS

@@ -1,7 +1,10 @@
 """`PgqueResource`: one place for the database, and no password anywhere."""
 
+import socket
+import threading
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 
 import dagster as dg
 import psycopg
@@ -115,6 +118,22 @@ def test_a_client_leaves_no_connection_behind(database_url: str) -> None:
             client.version()
     # A closed connection is listed until its process has ended.
     wait_until(lambda: connections(database_url) == 0)
+
+
+def test_a_database_that_does_not_answer_holds_up_no_other(database_url: str) -> None:
+    def wait(port: int) -> None:
+        with suppress(ConnectionFailed):
+            url = f"postgresql://me@127.0.0.1:{port}/db?connect_timeout=120"
+            PgqueResource(url=url).database_url()
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        waiting = threading.Thread(target=wait, args=(silent.getsockname()[1],))
+        waiting.start()
+        connection, _ = silent.accept()
+        with connection:
+            PgqueResource(url=database_url).database_url()
+            assert waiting.is_alive()
+    waiting.join()
 
 
 def test_a_misspelt_setting_is_refused_without_its_value() -> None:
