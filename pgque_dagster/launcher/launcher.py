@@ -114,8 +114,7 @@ class WarmRunLauncher(dg.DefaultRunLauncher):
             return canceled
         self._instance.report_run_canceling(run)
         if address.is_here and not address.is_alive:
-            self._report(run, f"Warm process {address.pid} is gone.")
-            return False
+            self._fail(run_id, f"warm process {address.pid} is gone")
         return True
 
     def dispose(self) -> None:

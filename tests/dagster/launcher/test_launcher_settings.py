@@ -76,3 +76,7 @@ def test_run_monitoring_hears_whether_the_process_of_a_run_lives(
     assert (dead.status.name, dead.msg) == ("FAILED", f"warm process {os.getpid()} is gone")
     here.forget()
     assert health(warm_process=str(here)).status.name == "FAILED"
+    # Nobody but who cancels it may ever record its end.
+    run = instance.create_run_for_job(a_job, tags={"pgque/warm_process": str(here)})
+    assert instance.run_launcher.terminate(run.run_id)
+    assert instance.get_run_by_id(run.run_id).is_finished
