@@ -57,8 +57,9 @@ def main(channel_descriptor: int, lock_descriptor: int, lock: Path) -> None:
                     _prepare(reference)
                 else:
                     succeeded = _execute(run_id, instance_at(reference))
+                answer = succeeded, loaded_files()
                 with suppress(OSError):  # The launcher is gone, and the loop ends.
-                    channel.send((succeeded, loaded_files()))
+                    channel.send(answer)
         finally:
             lock.unlink(missing_ok=True)
 

@@ -1,5 +1,6 @@
 """The source files of a process, so that a run never executes code older than that on disk."""
 
+import os
 import sys
 import sysconfig
 import time
@@ -13,7 +14,7 @@ Files = dict[str, tuple[int, int] | None]
 _STARTED = time.time_ns()
 # Differs from the facts of each file.
 _UNKNOWN = (-1, -1)
-_SUFFIXES = frozenset({".py", ".yaml", ".yml"})
+_SUFFIXES = (".py", ".yaml", ".yml")
 # Dagster sets its variables.
 _ENVIRONMENT = Path(".env").absolute()
 
@@ -55,7 +56,9 @@ def _paths() -> Iterator[Path]:
             continue
         yield path
         if path.name == "__init__.py":
-            yield from (file for file in path.parent.rglob("*") if file.suffix in _SUFFIXES)
+            # Not `rglob`, which raises if a folder is removed meanwhile.
+            for folder, _, names in os.walk(path.parent):
+                yield from (Path(folder, each) for each in names if each.endswith(_SUFFIXES))
 
 
 def _facts(path: Path) -> tuple[int, int] | None:

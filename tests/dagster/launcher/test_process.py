@@ -1,14 +1,17 @@
-"""The launcher's side of a warm process."""
+"""The launcher's side of a warm process, and what the process says about its files."""
 
 import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from pgque_dagster.launcher import process
 from pgque_dagster.launcher.process import Code, WarmProcess
+from pgque_dagster.launcher.source_files import loaded_files
 
 
 def test_the_end_of_a_process_touches_no_file_that_is_opened_meanwhile(
@@ -48,3 +51,18 @@ def test_the_end_of_a_process_touches_no_file_that_is_opened_meanwhile(
     os.set_blocking(readable, False)
     assert os.read(readable, 1) == b""
     os.close(readable)
+
+
+def test_a_folder_that_cannot_be_listed_hides_no_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = ModuleType("package")
+    package.__file__ = str(tmp_path / "__init__.py")
+    monkeypatch.setitem(sys.modules, "package", package)
+    (tmp_path / "component.yaml").touch()
+    monkeypatch.chdir(tmp_path)
+    for _ in range(20):  # Its path is too long.
+        Path("folder" * 40).mkdir()
+        os.chdir("folder" * 40)
+
+    assert str(tmp_path / "component.yaml") in loaded_files()

@@ -297,6 +297,13 @@ def test_a_process_that_dies_while_its_run_is_canceled_is_replaced(warm: Warm) -
     wait_until(lambda: warm.opened() - before)
 
 
+@pytest.mark.parametrize("op", ["hide_files"])
+def test_a_process_that_a_run_leaves_unfit_for_others_ends(warm: Warm, op: str) -> None:
+    run = warm.start(op)
+    warm.wait_until_gone(warm.note(run)[1])
+    assert warm.status(run) == "SUCCESS"
+
+
 @pytest.mark.slow
 def test_a_run_never_executes_older_code_than_that_on_disk(warm: Warm) -> None:
     warm.said()

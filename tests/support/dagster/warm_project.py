@@ -69,6 +69,19 @@ def fail(context: dg.OpExecutionContext) -> None:
     raise RuntimeError("the op fails")
 
 
+@dg.op
+def hide_files(context: dg.OpExecutionContext) -> None:
+    """Makes the process unable to say which files it has loaded."""
+    note(context)
+    sys.modules["hidden"] = Hidden()  # type: ignore[assignment]
+
+
+class Hidden:
+    @property
+    def __dict__(self) -> Any:
+        raise OSError("hidden")
+
+
 def job_of(op: dg.OpDefinition) -> dg.JobDefinition:
     return dg.GraphDefinition(name=f"{op.name}_warm", node_defs=[op]).to_job(
         tags=WARM, executor_def=dg.in_process_executor
@@ -98,5 +111,6 @@ class Spark:
         (Path(os.environ["DAGSTER_HOME"]) / "test" / f"opened-{os.getpid()}").touch()
 
 
-JOBS = {op.name: job_of(op) for op in (say, wait, fork, fork_in_c, fail)}
+OPS = (say, wait, fork, fork_in_c, fail, hide_files)
+JOBS = {op.name: job_of(op) for op in OPS}
 defs = dg.Definitions(jobs=list(JOBS.values()), resources={"pyspark": Spark()})
