@@ -25,6 +25,8 @@ from .status import ReplicaStatus, replica_of_table
 
 # How many differences are listed.
 SHOWN = 10
+# The name of the threads that compare.
+THREAD = "pgque-comparison"
 REPLICA_GONE = "the replica is gone, or another program changed it"
 ALTERED = "the table was altered meanwhile"
 
@@ -179,7 +181,7 @@ def _bounded(
             done.set_exception(error)
 
     # Python's pools would wait for it when the process ends.
-    threading.Thread(target=run, daemon=True).start()
+    threading.Thread(target=run, name=THREAD, daemon=True).start()
     try:
         return done.result(max(0, ends - monotonic()))
     except TimeoutError:

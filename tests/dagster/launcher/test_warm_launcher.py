@@ -297,7 +297,7 @@ def test_a_process_that_dies_while_its_run_is_canceled_is_replaced(warm: Warm) -
     wait_until(lambda: warm.opened() - before)
 
 
-@pytest.mark.parametrize("op", ["hide_files"])
+@pytest.mark.parametrize("op", ["compare_on", "hide_files"])
 def test_a_process_that_a_run_leaves_unfit_for_others_ends(warm: Warm, op: str) -> None:
     run = warm.start(op)
     warm.wait_until_gone(warm.note(run)[1])

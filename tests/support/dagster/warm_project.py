@@ -8,12 +8,15 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
+
+from pgque_dagster.client.replicas.verify import THREAD
 
 GREETING = "first"
 WARM = {"pgque/warm": "true"}
@@ -70,6 +73,13 @@ def fail(context: dg.OpExecutionContext) -> None:
 
 
 @dg.op
+def compare_on(context: dg.OpExecutionContext) -> None:
+    """Leaves a comparison that takes too long."""
+    note(context)
+    threading.Thread(target=time.sleep, args=(600,), name=THREAD, daemon=True).start()
+
+
+@dg.op
 def hide_files(context: dg.OpExecutionContext) -> None:
     """Makes the process unable to say which files it has loaded."""
     note(context)
@@ -111,6 +121,6 @@ class Spark:
         (Path(os.environ["DAGSTER_HOME"]) / "test" / f"opened-{os.getpid()}").touch()
 
 
-OPS = (say, wait, fork, fork_in_c, fail, hide_files)
+OPS = (say, wait, fork, fork_in_c, fail, compare_on, hide_files)
 JOBS = {op.name: job_of(op) for op in OPS}
 defs = dg.Definitions(jobs=list(JOBS.values()), resources={"pyspark": Spark()})
