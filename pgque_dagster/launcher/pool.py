@@ -58,7 +58,7 @@ class Pool:
             A process that has the code, otherwise a new one; None if all are busy.
 
         Raises:
-            OSError: if no process can be started.
+            OSError, RuntimeError: if no process can be started.
         """
         with self._lock:
             self._codes = [each for each in self._codes if not code.replaces(each)]
@@ -159,7 +159,7 @@ class Pool:
             files = as_they_are_now(process.files)
             try:
                 other = WarmProcess(process.code, self._on_idle, self._on_end, files)
-            except OSError:
+            except (OSError, RuntimeError):  # Without room for a thread, it is a RuntimeError.
                 return  # The next run tries again, and reports the error.
             other.prepare()
             self._processes.insert(0, other)

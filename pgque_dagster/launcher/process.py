@@ -5,7 +5,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 
@@ -58,11 +58,14 @@ class WarmProcess:
         self.files = files
         self._on_idle = on_idle
         self._on_end = on_end
-        lock, path = locked_file()
-        self._channel, theirs = Pipe()
-        # Its own descriptor: the number of a closed one may be another file's.
-        answers = socket.socket(fileno=os.dup(self._channel.fileno()))
-        try:
+        with ExitStack() as ours, ExitStack() as undo:
+            lock, path = locked_file()
+            ours.callback(os.close, lock)
+            undo.callback(Address("", 0, path).forget)
+            self._channel, theirs = Pipe()
+            ours.enter_context(theirs)
+            # Its own descriptor: the number of a closed one may be another file's.
+            answers = undo.enter_context(socket.socket(fileno=os.dup(self._channel.fileno())))
             self._process = subprocess.Popen(
                 [
                     *(code.executable, "-m", "pgque_dagster.launcher.serving"),
@@ -71,16 +74,11 @@ class WarmProcess:
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), lock),
             )
-        except OSError:
-            answers.close()
-            Address("", 0, path).forget()
-            raise
-        finally:
-            theirs.close()
-            os.close(lock)
-        self.address = Address(socket.gethostname(), self._process.pid, path)
-        threading.Thread(target=self._listen, daemon=True).start()
-        threading.Thread(target=self._wait, args=(answers,), daemon=True).start()
+            undo.callback(self._process.kill)
+            self.address = Address(socket.gethostname(), self._process.pid, path)
+            threading.Thread(target=self._listen, daemon=True).start()
+            threading.Thread(target=self._wait, args=(answers,), daemon=True).start()
+            undo.pop_all()
 
     def execute(self, reference: str) -> None:
         """Starts the run `run_id` of the instance of the reference.

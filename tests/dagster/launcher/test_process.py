@@ -3,8 +3,10 @@
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
+from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 from types import ModuleType
 
 import pytest
@@ -51,6 +53,39 @@ def test_the_end_of_a_process_touches_no_file_that_is_opened_meanwhile(
     os.set_blocking(readable, False)
     assert os.read(readable, 1) == b""
     os.close(readable)
+
+
+def test_a_process_that_cannot_be_started_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    limits, ended = getrlimit(RLIMIT_NOFILE), threading.Event()
+    code, open_files = Code("/bin/true", "", ""), Path("/proc/self/fd")
+
+    def fails(limit: int = limits[0], stack: int = 0) -> bool:
+        before = set(open_files.iterdir())
+        setrlimit(RLIMIT_NOFILE, (limit, limits[1]))
+        threading.stack_size(stack)
+        try:
+            WarmProcess(code, lambda *_: None, lambda *_: ended.set(), files=None)
+        except (OSError, RuntimeError):
+            pass
+        else:
+            return False
+        finally:
+            threading.stack_size(0)
+            setrlimit(RLIMIT_NOFILE, limits)
+        assert (set(open_files.iterdir()) - before, [*tmp_path.iterdir()]) == (set(), [])
+        return True
+
+    # There is room for no thread.
+    assert fails(stack=2**46)
+    limit = first = os.dup(0)
+    os.close(first)
+    while fails(limit):
+        limit += 1
+    assert limit > first + 4
+    assert ended.wait(60)
 
 
 def test_a_folder_that_cannot_be_listed_hides_no_other_file(
