@@ -161,7 +161,11 @@ def test_a_server_without_a_user_is_stopped_if_its_starter_was_killed_or_its_fol
     wait_until(lambda: not (folder / "data" / "postmaster.pid").exists())
     user = user_process(folder)
     running = Path(f"/proc/{said_pid(user)}")
-    folder.rename(folder.with_name("moved"))
+    moved = folder.with_name("moved")
+    folder.rename(moved)
+    with EmbeddedPostgres(folder) as other, EmbeddedPostgres(moved) as same:
+        assert f"/proc/{same.pid}" == str(running) != f"/proc/{other.pid}"
+        assert query(same.url, "select 1") == 1
     user.communicate()
     wait_until(lambda: not running.exists())
 

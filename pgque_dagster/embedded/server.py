@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self
 from urllib.parse import quote
@@ -25,7 +24,7 @@ from urllib.parse import quote
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
-from . import host, last_user
+from . import host, last_user, pid_file
 from .data_folder import default_folder
 from .host import EmbeddedPostgresError
 
@@ -128,7 +127,7 @@ class EmbeddedPostgres:
         with self._startup_lock():
             self._check_version()
             users = self._lock_file("users.lock")
-            self._forget_copied_pid()
+            pid_file.remove_foreign(self._pid_file)
             if self._running_status() is None:
                 with self._watched():
                     self._initialize()
@@ -168,7 +167,7 @@ class EmbeddedPostgres:
 
     @property
     def _run_dir(self) -> Path:
-        return self._folder / "run"
+        return self._folder / pid_file.RUN_FOLDER
 
     def _lock_file(self, name: str) -> IO[bytes]:
         path = self._folder / name
@@ -236,7 +235,6 @@ class EmbeddedPostgres:
         conf = self._cluster / "pgque.conf"
         conf.write_text(f"{_SETTINGS}unix_socket_directories = {_quote_directory(socket_dir)}\n")
         host.make_private(conf, user=self._user)
-        self._forget_reused_pid()
         if not self._pid_file.exists():
             # A server of a copied folder, or with a reused process id, still seems to hold it.
             for lock in socket_dir.glob(".s.PGSQL.*.lock"):
@@ -277,7 +275,7 @@ class EmbeddedPostgres:
             try:
                 yield
             finally:
-                status = _read_status(self._pid_file)
+                status = pid_file.read_status(self._pid_file)
                 watcher.communicate(str(status.pid if status else None).encode())
 
     def _shut_down(self) -> None:
@@ -296,20 +294,20 @@ class EmbeddedPostgres:
     def _pid_file(self) -> Path:
         return self._cluster / "postmaster.pid"
 
-    def _status(self) -> _Status:
-        status = _read_status(self._pid_file)
+    def _status(self) -> pid_file.Status:
+        status = pid_file.read_status(self._pid_file)
         if status is None:
             raise EmbeddedPostgresError(
                 f"the embedded PostgreSQL in {self._folder} is not running: call start()"
             )
         return status
 
-    def _running_status(self) -> _Status | None:
-        return _read_status(self._pid_file) if self._ready_code() == pq.Ping.OK else None
+    def _running_status(self) -> pid_file.Status | None:
+        return pid_file.read_status(self._pid_file) if self._ready_code() == pq.Ping.OK else None
 
     def _ready_code(self) -> int | None:
         """Returns the answer of libpq's ping; None without a server."""
-        status = _read_status(self._pid_file)
+        status = pid_file.read_status(self._pid_file)
         if status is None:
             return None
         # Without a limit, the ping waits forever for a server that a signal has stopped.
@@ -320,27 +318,6 @@ class EmbeddedPostgres:
             connect_timeout=_PING_SECONDS,
         )
         return pq.PGconn.ping(where.encode())
-
-    def _forget_copied_pid(self) -> None:
-        """Removes the pid file of another folder's server, of which this folder is a copy."""
-        with suppress(OSError, IndexError):
-            original = Path(self._pid_file.read_text().splitlines()[1], self._pid_file.name)
-            if not original.samefile(self._pid_file):
-                self._pid_file.unlink()
-
-    def _forget_reused_pid(self) -> None:
-        """Removes a stale pid file whose process id now belongs to another program.
-
-        PostgreSQL does not start with such a file. This happens where few process ids are in use,
-        such as in a restarted container.
-        """
-        status = _read_status(self._pid_file)
-        if status is None:
-            return
-        with suppress(OSError):
-            # The working directory of a server is its data folder.
-            if Path(f"/proc/{status.pid}/cwd").readlink() != self._cluster:
-                self._pid_file.unlink()
 
     def _run(self, program: str, *arguments: str) -> None:
         """Runs a server program in the run folder.
@@ -364,23 +341,6 @@ class EmbeddedPostgres:
                 f"{program} of the embedded PostgreSQL failed in {self._folder}"
                 f" (exit code {done.returncode}): read {self.log_file}"
             )
-
-
-@dataclass(frozen=True)
-class _Status:
-    """The content of a server's pid file."""
-
-    pid: int
-    port: int
-    socket_dir: str
-
-
-def _read_status(pid_file: Path) -> _Status | None:
-    try:
-        pid, _, _, port, socket_dir, *_ = pid_file.read_text().splitlines()
-    except (FileNotFoundError, ValueError):
-        return None
-    return _Status(int(pid), int(port), socket_dir)
 
 
 def _find_binaries(version: int) -> Path:
