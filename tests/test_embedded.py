@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from pgque_dagster.embedded import EmbeddedPostgres, EmbeddedPostgresError
+from pgque_dagster.embedded import EmbeddedPostgres, EmbeddedPostgresError, host
 from tests.support.runner.waiting import wait_until
 
 
@@ -173,10 +173,16 @@ def test_a_server_without_a_user_is_stopped_if_its_starter_was_killed_or_its_fol
 def test_a_server_that_another_program_starts_in_the_folder_is_left_alone(folder: Path) -> None:
     with EmbeddedPostgres(folder) as server:
         pass
-    server._launch()
+    sockets = folder.parent / "sockets"
+    host.make_private_folders(sockets, user=server._user)
+    (sockets / "kept").touch()
+    server._run("pg_ctl", "start", "--silent", "--pgdata=../data", f"--options=-k '{sockets}'")
+    with EmbeddedPostgres(folder) as server:
+        assert query(server.url, "select 1") == 1
     wait_until(lambda: not watchers(folder))
     assert server.is_running
-    server._shut_down()
+    server._run("pg_ctl", "stop", "--silent", "--pgdata=../data")
+    assert (sockets / "kept").exists()
 
 
 def watchers(folder: Path) -> list[str]:

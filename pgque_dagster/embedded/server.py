@@ -249,6 +249,7 @@ class EmbeddedPostgres:
                     f"--timeout={_START_SECONDS}",
                     f"--log={self.log_file.name}",
                     f"--pgdata=../{self._cluster.name}",
+                    f"--options={last_user.MARK}",
                 )
                 return
             except EmbeddedPostgresError:
@@ -259,12 +260,8 @@ class EmbeddedPostgres:
     @contextmanager
     def _watched(self) -> Iterator[None]:
         """Has the server stopped after its last user, if that one is killed."""
-        pg_ctl = (*host.as_user(self._user), str(self.binary("pg_ctl")), "stop", "--silent")
         with subprocess.Popen(
-            [
-                *(sys.executable, "-I", "-S", last_user.__file__),
-                *(*pg_ctl, f"--pgdata=../{self._cluster.name}", "--mode=fast"),
-            ],
+            [sys.executable, "-I", "-S", last_user.__file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -272,15 +269,12 @@ class EmbeddedPostgres:
             # A Ctrl-C in this terminal does not reach it.
             start_new_session=True,
         ) as watcher:
-            try:
-                yield
-            finally:
-                status = pid_file.read_status(self._pid_file)
-                watcher.communicate(str(status.pid if status else None).encode())
+            yield
+            watcher.communicate(b"\n")
 
     def _shut_down(self) -> None:
         status = self._running_status()
-        if status is None:
+        if status is None or not last_user.is_embedded(self._cluster):
             return
         stop = ("stop", "--silent", f"--pgdata=../{self._cluster.name}")
         try:
@@ -288,7 +282,8 @@ class EmbeddedPostgres:
         except EmbeddedPostgresError:
             self._run("pg_ctl", *stop, "--mode=immediate")
         if Path(status.socket_dir) != self._run_dir:
-            shutil.rmtree(status.socket_dir, ignore_errors=True)
+            with suppress(OSError):
+                Path(status.socket_dir).rmdir()
 
     @property
     def _pid_file(self) -> Path:
