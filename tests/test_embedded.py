@@ -185,6 +185,40 @@ def test_a_server_that_another_program_starts_in_the_folder_is_left_alone(folder
     assert (sockets / "kept").exists()
 
 
+FORK_IN_START = """
+import os, sys
+from pgque_dagster.embedded import EmbeddedPostgres
+launch = EmbeddedPostgres._launch
+def fork(self):
+    launch(self)
+    if os.fork() == 0:
+        sys.stdin.read()
+        os._exit(0)
+EmbeddedPostgres._launch = fork
+server = EmbeddedPostgres(sys.argv[1]).start()
+EmbeddedPostgres._launch = launch
+server.stop()
+with server:
+    print(server.pid, flush=True)
+print("stopped", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_forked_child_keeps_neither_a_lock_nor_the_process_that_stops_the_server(
+    folder: Path,
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", FORK_IN_START, folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        said_pid(process)
+        assert process.stdout is not None and process.stdout.readline() == "stopped\n"
+        wait_until(lambda: not watchers(folder))
+
+
 def watchers(folder: Path) -> list[str]:
     """The processes that stop the server of `folder` after its last user."""
     found = subprocess.run(["pgrep", "--full", "last_user.py"], capture_output=True, text=True)

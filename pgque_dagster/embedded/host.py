@@ -153,6 +153,16 @@ def try_exclusive(lock: IO[bytes]) -> bool:
     return True
 
 
+@contextmanager
+def unlocked_at_end(lock: IO[bytes]) -> Iterator[IO[bytes]]:
+    """Unlocks and closes a file: closed alone, it would stay locked in a child that was forked."""
+    with lock:
+        try:
+            yield lock
+        finally:
+            fcntl.flock(lock, fcntl.LOCK_UN)
+
+
 def _fits(folder: Path) -> bool:
     return len(os.fsencode(folder / _SOCKET_NAME)) <= _SOCKET_PATH_BYTES
 

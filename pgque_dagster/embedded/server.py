@@ -121,7 +121,7 @@ class EmbeddedPostgres:
 
     def start(self) -> Self:
         """Starts the server if it is not running, and uses it until `stop`."""
-        if self._users_lock is not None:
+        if self._users_lock is not None and self._starter_pid == os.getpid():
             return self
         self._prepare_folder()
         with self._startup_lock():
@@ -145,15 +145,12 @@ class EmbeddedPostgres:
             return
         atexit.unregister(self.stop)
         users, self._users_lock = self._users_lock, None
-        if not self._is_in_folder(users):
+        with host.unlocked_at_end(users):
             # A server stops on its own when its folder is removed. A new folder has another server.
-            users.close()
-            return
-        with self._startup_lock(), users:
-            # Unlocked explicitly, because a forked child may have a copy of the descriptor.
-            fcntl.flock(users, fcntl.LOCK_UN)
-            if host.try_exclusive(users):
-                self._shut_down()
+            if self._is_in_folder(users):
+                with self._startup_lock():
+                    if host.try_exclusive(users):
+                        self._shut_down()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -182,7 +179,7 @@ class EmbeddedPostgres:
 
     @contextmanager
     def _startup_lock(self) -> Iterator[None]:
-        with self._lock_file("start.lock") as lock:
+        with host.unlocked_at_end(self._lock_file("start.lock")) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
