@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from psycopg import sql
+from psycopg import pq, sql
 
 from pgque_dagster.embedded import EmbeddedPostgres, EmbeddedPostgresError, host
 from tests.support.runner.waiting import wait_until
@@ -185,6 +185,18 @@ def test_a_server_that_another_program_starts_in_the_folder_is_left_alone(folder
     assert (sockets / "kept").exists()
 
 
+def test_a_start_waits_for_a_server_that_recovers(folder: Path) -> None:
+    with EmbeddedPostgres(folder) as server:
+        (folder / "data" / "recovery.signal").touch()
+        with (folder / "data" / "postgresql.conf").open("a") as conf:
+            conf.write("restore_command = 'sleep 0.5; false'\n")
+    server._run("pg_ctl", "start", "--silent", "--no-wait", "--pgdata=../data")
+    wait_until(lambda: server._ready_code() == pq.Ping.REJECT)
+    with server:
+        assert query(server.url, "select 1") == 1
+    server._run("pg_ctl", "stop", "--silent", "--pgdata=../data")
+
+
 FORK_IN_START = """
 import os, sys
 from pgque_dagster.embedded import EmbeddedPostgres
@@ -217,6 +229,15 @@ def test_a_forked_child_keeps_neither_a_lock_nor_the_process_that_stops_the_serv
         said_pid(process)
         assert process.stdout is not None and process.stdout.readline() == "stopped\n"
         wait_until(lambda: not watchers(folder))
+
+
+def test_a_start_during_the_initdb_of_a_killed_one_makes_its_own(folder: Path) -> None:
+    starting = user_process(folder)
+    wait_until(lambda: list(folder.glob("run/initdb*/base")))
+    starting.kill()
+    starting.communicate()
+    with EmbeddedPostgres(folder) as server:
+        assert query(server.url, "select 1") == 1
 
 
 def watchers(folder: Path) -> list[str]:

@@ -128,7 +128,7 @@ class EmbeddedPostgres:
             self._check_version()
             users = self._lock_file("users.lock")
             pid_file.remove_foreign(self._pid_file)
-            if self._running_status() is None:
+            if not self._answers():
                 with self._watched():
                     self._initialize()
                     self._launch()
@@ -212,8 +212,10 @@ class EmbeddedPostgres:
         """Creates the cluster under another name, and renames it when it is complete."""
         if self.has_data:
             return
-        fresh = self._run_dir / "initdb"
-        shutil.rmtree(fresh, ignore_errors=True)
+        for unfinished in self._run_dir.glob("initdb*"):
+            shutil.rmtree(unfinished, ignore_errors=True)
+        # A killed starter's initdb goes on, and at an error removes the folder with its name.
+        fresh = self._run_dir / f"initdb-{os.getpid()}"
         self._run(
             "initdb",
             f"--pgdata={fresh.name}",
@@ -250,6 +252,9 @@ class EmbeddedPostgres:
                 )
                 return
             except EmbeddedPostgresError:
+                # The server that a killed starter has started may be there by now.
+                if self._answers():
+                    return
                 if attempt == _START_ATTEMPTS or not self._pid_file.exists():
                     raise
                 time.sleep(_SECONDS_BETWEEN_ATTEMPTS)
@@ -296,6 +301,13 @@ class EmbeddedPostgres:
 
     def _running_status(self) -> pid_file.Status | None:
         return pid_file.read_status(self._pid_file) if self._ready_code() == pq.Ping.OK else None
+
+    def _answers(self) -> bool:
+        """Whether a server runs, if need be after it has started, recovered or stopped."""
+        deadline = time.monotonic() + _START_SECONDS
+        while self._ready_code() == pq.Ping.REJECT and time.monotonic() < deadline:
+            time.sleep(_SECONDS_BETWEEN_ATTEMPTS)
+        return self._running_status() is not None
 
     def _ready_code(self) -> int | None:
         """Returns the answer of libpq's ping; None without a server."""
