@@ -106,10 +106,13 @@ class WarmProcess:
             self._channel.send(None)
 
     def _wait(self, answers: socket.socket) -> None:
-        """Ends `_listen` after the process, even if a child of it has its end of the socket."""
+        """Ends `_listen` after the process, even if a child of it has its end of the socket.
+
+        From then on, `execute` fails.
+        """
         with answers, suppress(OSError):
             self._process.wait()
-            answers.shutdown(socket.SHUT_RD)
+            answers.shutdown(socket.SHUT_RDWR)
 
     def _listen(self) -> None:
         while (answer := self._receive()) is not None:

@@ -1,6 +1,7 @@
 """The launcher's side of a warm process, and what the process says about its files."""
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -53,6 +54,24 @@ def test_the_end_of_a_process_touches_no_file_that_is_opened_meanwhile(
     os.set_blocking(readable, False)
     assert os.read(readable, 1) == b""
     os.close(readable)
+
+
+def test_a_process_that_died_gets_no_run_although_a_child_of_it_has_its_channel(
+    tmp_path: Path,
+) -> None:
+    program, ended = tmp_path / "python", threading.Event()
+    program.write_text('#!/bin/sh\nsleep 600 &\necho $! >"$0.child"\n')
+    program.chmod(0o700)
+    warm = WarmProcess(
+        Code(str(program), "", ""), lambda *_: None, lambda *_: ended.set(), files=None
+    )
+    assert ended.wait(60)
+    warm.run_id = "run"
+
+    with pytest.raises(BrokenPipeError):
+        warm.execute("")
+
+    os.kill(int(Path(f"{program}.child").read_text()), signal.SIGKILL)
 
 
 def test_a_process_that_cannot_be_started_leaves_nothing(
