@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 from pyroaring import BitMap64
 from pyspark.sql import DataFrame
+from pyspark.sql import types as t
 
 from ...client.errors import InvalidArgument
 from ...client.replicas.deletes import stored_key
@@ -106,6 +107,11 @@ class ReplicaOutput(TableOutput[Table]):
     def file_columns(self) -> str:
         """The columns of files. The table cannot take files with other columns."""
         return self._schema.simpleString()
+
+    def begin_changes(self) -> t.StructType:
+        """Begins to change the replica. Returns its columns, including those that only it has."""
+        self._schema = self._replica.columns(self.columns(self.begin()))
+        return self._schema
 
     def write_copy(self, rows: DataFrame) -> None:
         """Makes tasks write rows of a copy as the table's own files have them."""

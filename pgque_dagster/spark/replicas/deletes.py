@@ -94,18 +94,37 @@ def changed_rows(
 ) -> DataFrame:
     """Returns the changes that a batch makes in a replica, with `DELETED`.
 
-    `changes` are the result of `net_changes`, and `old` the rows of the replica, for `history`.
+    `changes` are the result of `net_changes`, and `old` the rows of the replica, for `history` or if it
+    has more columns than its source.
     """
-    if deletes == SOFT:
-        mark = f.when(f.col(DELETED), f.lit(tick_id).cast("long"))
-        changes = changes.withColumn(DELETED_TICK, mark)
-    elif old is not None:
+    if old is not None:
         keys = f.broadcast(changes.select(*_named(key)))
-        touched = old.join(keys, list(key), "left_semi")
-        changes = _versions(changes, touched, "left", columns, key, tick_id)
+        old = old.join(keys, list(key), "left_semi")
+    if deletes == SOFT:
+        changes = _marked(changes, old, columns, key, tick_id)
+    elif old is not None:
+        changes = _versions(changes, old, "left", columns, key, tick_id)
     else:
         return changes
     return changes.withColumn(DELETED, f.lit(False))
+
+
+def _marked(
+    changes: DataFrame,
+    old: DataFrame | None,
+    columns: t.StructType,
+    key: Sequence[str],
+    tick_id: int | None,
+) -> DataFrame:
+    """Returns the changed rows. Those that are gone keep the values that only the replica has."""
+    is_gone = f.col(DELETED)
+    marked = changes.withColumn(DELETED_TICK, f.when(is_gone, f.lit(tick_id).cast("long")))
+    if old is None:
+        return marked
+    kept = [name for name in columns.names if name not in marked.columns]
+    stored = old.dropDuplicates(list(key)).select(*_named([*key, *kept]))
+    values = (f.when(is_gone, _column(name)).alias(name) for name in kept)
+    return marked.join(stored, list(key), "left").select(*_named(marked.columns), *values)
 
 
 def _versions(

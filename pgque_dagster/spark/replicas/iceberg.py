@@ -138,6 +138,8 @@ class _Output(ReplicaOutput[Table], IcebergOutput):
     def touched(self, changes: DataFrame) -> DataFrame | None:
         """Returns the rows that have a key of the changes."""
         batch, state = self._spark_batch, self.load()
+        # Columns that only the replica has have ids, too.
+        self.arrow = stored_schema(state.schema().as_arrow())
         with self.in_tasks(batch):
             key = t.StructType([self._schema[name] for name in self._replica.source.key])
             self.keys = write_files(as_types(changes, key), self.storage, self.folder)

@@ -196,16 +196,16 @@ class LakeReplica(StoredReplica[Table]):
         state: ReplicaState | None = None,
     ) -> Iterator[ReplicaOutput[Table]]:
         """Makes tasks prepare changes, which the block publishes."""
-        columns = self.columns()
-        # For history, the changes are read twice.
-        changes = changes.cache() if self.deletes == HISTORY else changes
-        key = self.source.key
+        own, old = self.columns(), None
         try:
-            with self.attempt(batch, copied, columns) as output:
-                output.begin()
+            with self.attempt(batch, copied, own) as output:
+                columns = output.begin_changes()
                 output.repairs = state
-                old = output.touched(changes) if self.deletes == HISTORY else None
-                rows = changed_rows(changes, old, columns, key, self.deletes, tick_id)
+                # A row that ends keeps its values of columns that the source no longer has.
+                if self.deletes == HISTORY or len(columns) > len(own):
+                    changes = changes.cache()  # They are read twice.
+                    old = output.touched(changes)
+                rows = changed_rows(changes, old, columns, self.source.key, self.deletes, tick_id)
                 with output.staged(rows) as output.changes:
                     yield output
         finally:

@@ -59,18 +59,19 @@ class StoredReplica(ABC, Generic[Table]):
 
     def fits(self, stored: t.StructType) -> bool:
         """Returns whether the replica has the columns that it should have."""
-        return kinds(stored) == kinds(self.columns(() if self.deletes == HARD else stored))
+        return kinds(stored) == kinds(self.columns(stored))
 
     def columns(self, stored: Iterable[t.StructField] = ()) -> t.StructType:
         """Returns the columns of the replica.
 
         Args:
-            stored: the columns that it has. A column that the source no longer has stays with
-                the rows that are kept.
+            stored: the columns that it has. A column that the source no longer has stays if rows
+                are kept.
         """
         columns = [*spark_columns(self.source), *mark_columns(self.deletes)]
         names = {column.name for column in columns}
-        return t.StructType([*columns, *(x for x in stored if x.name not in names)])
+        kept = () if self.deletes == HARD else (x for x in stored if x.name not in names)
+        return t.StructType([*columns, *kept])
 
     def live_rows(self, spark: SparkSession, version: int) -> DataFrame:
         """Returns the rows that the source had at a version."""
