@@ -155,7 +155,10 @@ def test_partitions_that_come_and_go_meanwhile(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lake", ["delta"], indirect=True)
-def test_a_copy_goes_on_once_its_role_may_read_the_table_again(table: LakeReplication) -> None:
+def test_a_copy_goes_on_once_its_role_may_read_the_table_again(
+    table: LakeReplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_in_parts(monkeypatch, width=2)
     owner = table.url
     login = as_login(owner, "pgque_reader", "pgque_writer")
     table.capture("public.other")
