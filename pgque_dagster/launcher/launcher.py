@@ -115,6 +115,10 @@ class WarmRunLauncher(dg.DefaultRunLauncher):
         self._instance.report_run_canceling(run)
         if address.is_here and not address.is_alive:
             self._fail(run_id, f"warm process {address.pid} is gone")
+        record = self._instance.get_run_record_by_id(run_id)
+        if record is not None and record.end_time and not record.dagster_run.is_finished:
+            # It ended after it was read here.
+            self._instance.report_run_canceled(run, message="The run had just ended.")
         return True
 
     def dispose(self) -> None:

@@ -76,7 +76,25 @@ def test_run_monitoring_hears_whether_the_process_of_a_run_lives(
     assert (dead.status.name, dead.msg) == ("FAILED", f"warm process {os.getpid()} is gone")
     here.forget()
     assert health(warm_process=str(here)).status.name == "FAILED"
-    # Nobody but who cancels it may ever record its end.
-    run = instance.create_run_for_job(a_job, tags={"pgque/warm_process": str(here)})
-    assert instance.run_launcher.terminate(run.run_id)
-    assert instance.get_run_by_id(run.run_id).is_finished
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_run_that_is_canceled_too_late_has_an_end(
+    make_instance: MakeInstance, lives: bool
+) -> None:
+    instance = make_instance("{}")
+    descriptor, lock = locked_file()
+    with Path(descriptor).open("rb"):
+        here = Address(os.uname().nodename, os.getpid(), lock)
+        run = instance.create_run_for_job(a_job, tags={"pgque/warm_process": str(here)})
+        if lives:
+            # Its end is recorded while somebody cancels it.
+            instance.report_run_failed(run)
+            instance.report_run_canceling(run)
+        else:
+            here.forget()
+
+        assert instance.run_launcher.terminate(run.run_id)
+
+        assert instance.get_run_by_id(run.run_id).is_finished
+    here.forget()
