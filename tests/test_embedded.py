@@ -326,3 +326,19 @@ def test_the_command_that_keeps_a_server_says_when_it_died(folder: Path) -> None
     assert "ended. Read" in said and said.endswith("`pgque embedded start` again.")
     with server:
         pass  # A server that starts again removes the shared memory of the one that was killed.
+
+
+def test_ctrl_c_is_for_psql(folder: Path) -> None:
+    home = folder.parent
+    with EmbeddedPostgres(home / ".pgque" / "postgres-18") as server:
+        command = [sys.executable, "-m", "pgque_dagster.cli", "embedded", "psql"]
+        with subprocess.Popen(
+            [*command, "-c", "select pg_sleep(600)"],
+            env={**os.environ, "PGQUE_HOME": str(home)},
+            start_new_session=True,
+        ) as process:
+            sleeping = "select count(*) from pg_stat_activity where wait_event = 'PgSleep'"
+            wait_until(lambda: query(server.url, sleeping))
+            os.killpg(process.pid, signal.SIGINT)
+    # As psql itself; a command that is interrupted ends with 130.
+    assert process.returncode == 1

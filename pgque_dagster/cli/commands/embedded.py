@@ -57,7 +57,12 @@ def psql(arguments: tuple[str, ...]) -> None:
         known = conninfo_to_dict(server.url)
         given = {name: str(known[part]) for name, part in parts.items() if part in known}
         program = [str(server.binary("psql")), *arguments]
-        done = subprocess.run(program, env={**os.environ, **given}, check=False)
+        # A Ctrl-C is for psql, in which it ends a statement.
+        before = signal.signal(signal.SIGINT, lambda *_: None)
+        try:
+            done = subprocess.run(program, env={**os.environ, **given}, check=False)
+        finally:
+            signal.signal(signal.SIGINT, before)
     click.get_current_context().exit(done.returncode)
 
 
