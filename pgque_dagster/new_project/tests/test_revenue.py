@@ -16,7 +16,7 @@ def spark() -> Iterator[SparkSession]:
     try:
         check_java()
     except JavaMissing as error:
-        pytest.fail(str(error), pytrace=False)
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
     builder = SparkSession.builder.master("local[1]").config("spark.sql.shuffle.partitions", 1)
     with builder.getOrCreate() as session:
         yield session
