@@ -41,8 +41,13 @@ def how_to_create(queue: str, database: Database) -> str:
     command = _log_sql(queue) if addon_of(queue) else create
     return (
         f"Name {queue} in `queues` of the PgqueResource, or create it with `{command}`. If it is "
-        f"for replicas, the sensor {capture_sensor_name(queue, database)} creates it once it is on."
+        f"for replicas, {who_creates(queue, database)}."
     )
+
+
+def who_creates(queue: str, database: Database) -> str:
+    """Returns which sensor creates the queue of replicas."""
+    return f"the sensor {capture_sensor_name(queue, database)} creates it once it is on"
 
 
 def capture_sensor_name(queue: str, database: Database) -> str:

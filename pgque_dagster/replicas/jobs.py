@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from ..client import Client, InvalidArgument, PgqueError
+from ..client import Client, InvalidArgument, PgqueError, QueueNotFound
 from ..client.replicas.capture import captured_tables, copy_again
 from ..client.replicas.postgres.location import PostgresReplicas
 from ..client.replicas.source import SourceTable
@@ -21,6 +21,7 @@ from ..jobs.table_jobs import build_table_maintenance_job
 from ..project.consumers import repository_of
 from ..project.database import Database
 from ..project.keys import WARM, identifier
+from ..project.registration import who_creates
 from ..project.resource import PgqueResource, takes_resource
 from ..project.step_errors import failing_by_its_reason
 from ..sensors.run_requests import without_step_process
@@ -215,6 +216,8 @@ def verify_sensor(
                 else:
                     context.update_cursor(f"{before}|{now}")
                     due = _changed_by_others(client, queue, name, target, found, spec_of)
+        except QueueNotFound:
+            return dg.SkipReason(f"there is no queue yet: {who_creates(name, database)}")
         except PgqueError as error:
             context.log.warning(str(error))
             return dg.SkipReason(str(error))

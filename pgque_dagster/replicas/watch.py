@@ -14,13 +14,14 @@ from pydantic import TypeAdapter, ValidationError
 from ..checks.dead_letters import dead_letter_result
 from ..checks.health import CHECKS, health_results
 from ..checks.lag import lag_result
-from ..client import Client, InvalidArgument, PgqueError
+from ..client import Client, InvalidArgument, PgqueError, QueueNotFound
 from ..client.replicas.source import estimates, expanded
 from ..client.replicas.spec import TableSpec
 from ..project.consumers import AssetConsumer, consumers_of_location
 from ..project.database import Database
 from ..project.keys import ROW_COUNT, identifier, switching_on
 from ..project.queue_report import report_queues
+from ..project.registration import who_creates
 from ..project.resource import PgqueResource, takes_resource
 from ..project.step_errors import failing_by_its_reason
 from .names import Target, source_key
@@ -150,6 +151,8 @@ def watch_sensor(
                     *_pages(context, client, database, queue),
                     *_sources(client, database, name, tables),
                 ]
+        except QueueNotFound:
+            return dg.SkipReason(f"there is no queue yet: {who_creates(name, database)}")
         except PgqueError as error:
             context.log.warning(str(error))
             return dg.SkipReason(str(error))

@@ -232,3 +232,5 @@ def test_a_variable_that_is_not_set_is_named_by_each_sensor_and_read_when_it_is_
 
     monkeypatch.setenv("PGQUE_ELSEWHERE", database_url)
     assert "queues ticked" in evaluate(own[0])
+    for name in ("shop_sensor", "shop_watch", "shop_verify_sensor"):
+        assert "the sensor shop_capture creates it" in evaluate(repository.get_sensor_def(name))
