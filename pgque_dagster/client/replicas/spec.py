@@ -100,7 +100,7 @@ class TableSpec:
         """
         if self.mode not in get_args(Mode) or bool(key) == (self.mode == APPEND):
             raise InvalidArgument(
-                f"table {table} has {'a' if key else 'no'} key, and mode {self.mode!r}",
+                f"table {table} has {f'a key, and mode {self.mode!r}' if key else 'no key'}",
                 "Leave out the mode: it has a key."
                 if key
                 else "Give it a primary key, or a replica identity by a unique index; or write "
