@@ -207,7 +207,7 @@ class TableReplicaComponent(
             if self.url is None:
                 raise InvalidArgument(
                     "names with * need a database in which to look for the tables",
-                    "Write url: '{{ env.PGQUE_URL }}'.",
+                    "Write url: '{{ env.PGQUE_URL }}', and set PGQUE_URL before you start Dagster.",
                 )
             (target,) = built(self.target)
             with Client(self.url) as client:
