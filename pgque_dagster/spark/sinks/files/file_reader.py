@@ -69,36 +69,20 @@ class ListedFile:
 
 
 def read_table_files(
-    spark: SparkSession,
-    storage: Storage,
-    files: Sequence[ListedFile],
-    schema: StructType,
-    file_column: str | None = None,
+    spark: SparkSession, storage: Storage, files: Sequence[ListedFile], schema: StructType
 ) -> DataFrame:
     """Returns the rows of a table's files; Spark reads them itself if they are in a directory.
 
     A file that lacks a column has null there. Files with deleted rows are read by Arrow. Executors
     need the same access as the driver.
-
-    Args:
-        spark: the session.
-        storage: where the files are.
-        files: the files.
-        schema: the columns of the table.
-        file_column: an additional column that gets the name of each row's file.
     """
     if files and not storage.is_url and not any(file.deleted for file in files):
         # Spark would treat these characters as a pattern.
         paths = [re.sub(r"([][{}*?\\])", r"\\\1", f"{storage.location}/{x.path}") for x in files]
         with listed_by_driver(spark):
-            rows = spark.read.options(**_ALL_FILES).schema(schema).parquet(*paths)
-        if file_column is None:
-            return rows
-        return rows.withColumn(file_column, rows.metadataColumn("_metadata")["file_name"])
+            return spark.read.options(**_ALL_FILES).schema(schema).parquet(*paths)
     # Older files may lack columns.
     schema = nullable(schema)
-    if file_column is not None:
-        schema = schema.add(file_column, "string")
     nothing = spark.createDataFrame([], schema)
     if not files:
         return nothing
@@ -109,9 +93,6 @@ def read_table_files(
         for file in part:
             with storage.errors("cannot be read"):
                 for rows in live_rows(storage, file):
-                    if file_column is not None:
-                        name = pa.scalar(file.path.rpartition("/")[2])
-                        rows = rows.append_column(file_column, pa.repeat(name, rows.num_rows))
                     yield from fitted(rows, target)
 
     return read_in_tasks(spark, packed(files), read, schema)
