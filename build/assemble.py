@@ -6,7 +6,7 @@ Run `make sql`, or `python build/assemble.py [--check]`.
 import argparse
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -29,8 +29,8 @@ _HEADER = """\
 """
 
 
-class ManifestError(Exception):
-    """The manifest and the SQL files do not agree."""
+class SourceError(Exception):
+    """Files do not allow what is to be made from them."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ def read_manifest(root: Path) -> Manifest:
             if section.startswith(_ADDON):
                 sections.setdefault(section, [])
             if section not in sections:
-                raise ManifestError(f"build/manifest.txt:{number}: unknown section {entry}")
+                raise SourceError(f"build/manifest.txt:{number}: unknown section {entry}")
             continue
         if not (root / "sql" / entry).is_file():
-            raise ManifestError(f"build/manifest.txt:{number}: there is no file sql/{entry}")
+            raise SourceError(f"build/manifest.txt:{number}: there is no file sql/{entry}")
         if entry in sections[section]:
-            raise ManifestError(f"build/manifest.txt:{number}: {entry} is listed twice")
+            raise SourceError(f"build/manifest.txt:{number}: {entry} is listed twice")
         sections[section].append(entry)
     addons = {
         section.removeprefix(_ADDON): tuple(entries)
@@ -79,21 +79,22 @@ def read_manifest(root: Path) -> Manifest:
     return Manifest(tuple(sections["install"]), tuple(sections["uninstall"]), addons)
 
 
-def find_unlisted(root: Path, manifest: Manifest) -> list[str]:
-    """Returns the SQL files that the manifest does not list."""
+def _check_listed(root: Path, manifest: Manifest) -> None:
+    """Refuses SQL files that the manifest does not list."""
     outputs = {INSTALL_FILE, UNINSTALL_FILE, *map(addon_file, manifest.addons)}
     listed = {*manifest.install, *manifest.uninstall, *chain(*manifest.addons.values())}
     known = outputs | listed | {*ADDON_PROLOGUE}
     found = (path.relative_to(root / "sql").as_posix() for path in (root / "sql").rglob("*.sql"))
-    return sorted(set(found) - known)
+    if unlisted := sorted(set(found) - known):
+        raise SourceError(
+            "\n".join(f"sql/{path} is not in build/manifest.txt: add it" for path in unlisted)
+        )
 
 
-def assemble(root: Path, manifest: Manifest) -> dict[Path, str]:
-    """Builds the generated files.
-
-    Returns:
-        The content of each generated file by its path.
-    """
+def assemble(root: Path) -> dict[Path, str]:
+    """Returns the content of each generated file by its path."""
+    manifest = read_manifest(root)
+    _check_listed(root, manifest)
     outputs = [
         (
             INSTALL_FILE,
@@ -134,32 +135,35 @@ def _join(root: Path, file: str, title: str, entries: tuple[str, ...]) -> str:
     return "\n".join(parts).replace("@VERSION@", version)
 
 
-def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
-    """Writes the generated files; with `--check`, compares them with the files on disk."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--check", action="store_true", help="only check whether they are up to date"
-    )
+def generate(
+    description: str | None,
+    make: Callable[[Path], Mapping[Path, str]],
+    command: str,
+    arguments: list[str] | None,
+    root: Path,
+) -> int:
+    """Writes generated files; with `--check`, compares them with the files on disk."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--check", action="store_true", help="only compare, write nothing")
     check = parser.parse_args(arguments).check
     try:
-        manifest = read_manifest(root)
-    except ManifestError as error:
+        texts = make(root)
+    except SourceError as error:
         print(error, file=sys.stderr)
         return 1
-    complaints = [
-        f"sql/{path} is not in build/manifest.txt: add it" for path in find_unlisted(root, manifest)
-    ]
-    for path, text in assemble(root, manifest).items():
-        if path.exists() and path.read_text() == text:
-            continue
+    old = [path for path, text in texts.items() if not path.exists() or path.read_text() != text]
+    for path in old:
         if check:
-            complaints.append(f"{path.relative_to(root)} is not up to date: run make sql")
+            print(f"{path.relative_to(root)} is not up to date: run {command}", file=sys.stderr)
         else:
-            path.write_text(text)
+            path.write_text(texts[path])
             print(f"wrote {path.relative_to(root)}")
-    for complaint in complaints:
-        print(complaint, file=sys.stderr)
-    return 1 if complaints else 0
+    return 1 if check and old else 0
+
+
+def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
+    """Writes or compares the SQL files."""
+    return generate(__doc__, assemble, "make sql", arguments, root)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 
-from assemble import ADDON_PROLOGUE, ROOT, ManifestError, read_manifest
+from assemble import ADDON_PROLOGUE, ROOT, SourceError, read_manifest
 from sql_rules import (
     ENGINE,
     Finding,
@@ -113,7 +113,7 @@ def main(root: Path = ROOT) -> int:
     """Prints one finding per line; returns 1 if there is any."""
     try:
         findings = check(root)
-    except ManifestError as error:
+    except SourceError as error:
         print(error)
         return 1
     for finding in findings:

@@ -3,16 +3,15 @@
 Run `make reference`, or `python build/cli_reference.py [--check]`.
 """
 
-import argparse
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
-from assemble import ROOT
+from assemble import ROOT, generate
 
 from pgque_dagster.cli import main as pgque
 
-_FILE = ROOT / "docs/cli.md"
 _WIDTH = 96
 _INTRO = """\
 # The command `pgque`
@@ -36,8 +35,8 @@ What needs no command is a function of the schema, which any client of SQL calls
 """
 
 
-def _page() -> str:
-    return "\n".join([_INTRO, *_sections(pgque, "pgque")])
+def _page(root: Path) -> dict[Path, str]:
+    return {root / "docs/cli.md": "\n".join([_INTRO, *_sections(pgque, "pgque")])}
 
 
 def _sections(group: click.Group, name: str) -> Iterator[str]:
@@ -56,18 +55,5 @@ def _section(command: click.Command, name: str) -> str:
     return f"## `{name}`\n\n```text\n{command.get_help(context)}\n```\n"
 
 
-def main() -> int:
-    """Writes the page, or with --check compares it; returns 1 if it differs."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="only compare, write nothing")
-    page = _page()
-    if not parser.parse_args().check:
-        _FILE.write_text(page)
-    elif not _FILE.is_file() or _FILE.read_text() != page:
-        print("docs/cli.md is not what the commands say: run `make reference`")
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(generate(__doc__, _page, "make reference", None, ROOT))

@@ -5,7 +5,6 @@ errors are those that the body and the functions it calls raise. Run `make refer
 `python build/reference.py [--check]`.
 """
 
-import argparse
 import ast
 import re
 import sys
@@ -14,15 +13,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from assemble import ROOT, read_manifest
+from assemble import ROOT, SourceError, generate, read_manifest
 from reference_groups import GROUPS, OWNERS_FUNCTIONS, TRIGGER_GROUP, Group
-from sql_source import (
-    Node,
-    Routine,
-    blank_comments,
-    read_routine,
-    read_statements,
-)
+from sql_source import Node, Routine, blank_comments, read_routine, read_statements
 
 REFERENCE_FILE = Path("docs/reference.md")
 _ERRORS_FILE = Path("pgque_dagster/client/errors.py")
@@ -56,10 +49,6 @@ Python's classes and functions say what they take in their docstrings. There are
 [Errors](#errors) explains the codes. A wrong text for a number, a date or JSON, and errors of
 PostgreSQL itself, have PostgreSQL's own codes.
 """
-
-
-class ReferenceError(Exception):
-    """The SQL files lack something that the reference needs."""
 
 
 @dataclass(frozen=True)
@@ -192,11 +181,11 @@ def read_error_classes(root: Path) -> dict[str, tuple[str, str]]:
             pairs = zip(node.value.keys, node.value.values, strict=True)
             names = {ast.literal_eval(key): ast.unparse(name) for key, name in pairs if key}
             return {code: (name, meanings[name]) for code, name in names.items()}
-    raise ReferenceError(f"{_ERRORS_FILE} has no _BY_CODE")
+    raise SourceError(f"{_ERRORS_FILE} has no _BY_CODE")
 
 
-def write(root: Path) -> str:
-    """Returns the reference as Markdown."""
+def write(root: Path) -> dict[Path, str]:
+    """Returns the reference as Markdown, by its path."""
     entries = read_entries(root)
     codes = find_errors(entries)
     groups = _by_group(entries)
@@ -212,7 +201,7 @@ def write(root: Path) -> str:
         if group is TRIGGER_GROUP:
             parts.append(_trigger_helpers(members))
     parts.append(_error_table(root, set().union(*codes.values())))
-    return "\n".join(parts)
+    return {root / REFERENCE_FILE: "\n".join(parts)}
 
 
 def _by_group(entries: list[Entry]) -> list[tuple[Group, list[Entry]]]:
@@ -220,7 +209,7 @@ def _by_group(entries: list[Entry]) -> list[tuple[Group, list[Entry]]]:
     grouped = {file for group in GROUPS for file in group.files}
     homeless = sorted({entry.file for entry in public} - grouped)
     if homeless:
-        raise ReferenceError(
+        raise SourceError(
             f"public functions in {', '.join(homeless)}: give each file a group"
             " in build/reference_groups.py"
         )
@@ -265,7 +254,7 @@ def _error_table(root: Path, raised: set[str]) -> str:
     classes = read_error_classes(root)
     unknown = sorted(code for code in raised if code.startswith("PQ") and code not in classes)
     if unknown:
-        raise ReferenceError(
+        raise SourceError(
             f"{', '.join(unknown)} are raised in the SQL and missing in {_ERRORS_FILE}"
         )
     lines = [
@@ -333,7 +322,7 @@ def _raised(entry: Entry) -> Iterator[str]:
     for word in re.findall(r"errcode\s*=\s*'(\w+)'", body) + re.findall(r"'(PQ\d+)' else '", body):
         code = _CONDITIONS.get(word, word)
         if len(code) != 5:
-            raise ReferenceError(f"{entry.name} raises {word}: add it to build/reference.py")
+            raise SourceError(f"{entry.name} raises {word}: add it to build/reference.py")
         yield code
 
 
@@ -356,23 +345,7 @@ def _wrapped(start: str, parts: list[str], end: str) -> str:
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     """Writes the file; with `--check`, compares it with the file on disk."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="only check whether it is up to date")
-    check = parser.parse_args(arguments).check
-    try:
-        text = write(root)
-    except ReferenceError as error:
-        print(error, file=sys.stderr)
-        return 1
-    path = root / REFERENCE_FILE
-    if path.exists() and path.read_text() == text:
-        return 0
-    if check:
-        print(f"{REFERENCE_FILE} is not up to date: run make reference", file=sys.stderr)
-        return 1
-    path.write_text(text)
-    print(f"wrote {REFERENCE_FILE}")
-    return 0
+    return generate(__doc__, write, "make reference", arguments, root)
 
 
 if __name__ == "__main__":

@@ -93,7 +93,6 @@ class Routine:
     name: str
     replaces: bool
     language: str | None
-    security_definer: bool
     search_path: tuple[str, ...] | None
     body: str
     body_line: int
@@ -174,8 +173,6 @@ def read_routine(statement: Statement) -> Routine:
         name=name,
         replaces=tree.get("replace", False),
         language=language,
-        security_definer="security" in options
-        and options["security"]["arg"]["Boolean"].get("boolval", False),
         search_path=search_path,
         body=body,
         body_line=statement.line + statement.text[:offset].count("\n"),
