@@ -70,16 +70,13 @@ def read_lease(owner: str, row: Row) -> Lease | None:
 
 def ack(lease: Lease) -> Call[None]:
     """Finishes a leased batch."""
-    return _leased("select pgque.ack_batch(%s, %s, %s)", lease)
+    values = lease.batch_id, lease.owner, lease.epoch
+    return Call("select pgque.ack_batch(%s, %s, %s)", values, nothing)
 
 
 def release(batch_id: int, owner: str, epoch: int) -> Call[None]:
     """Releases a lease. The batch stays open, and any worker can claim it at once."""
     return Call("select pgque.release_batch(%s, %s, %s)", (batch_id, owner, epoch), nothing)
-
-
-def _leased(sql: Any, lease: Lease) -> Call[None]:
-    return Call(sql, (lease.batch_id, lease.owner, lease.epoch), nothing)
 
 
 def give_up(lease: Lease, reason: str) -> Call[int]:

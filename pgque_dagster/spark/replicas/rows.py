@@ -155,10 +155,6 @@ def _floats(values: pa.Array, kind: pa.DataType) -> pa.Array:
     return pc.if_else(pc.is_nan(values), pa.scalar(math.nan, kind), values)
 
 
-def _decimals(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    return pc.cast(texts, kind)
-
-
 def _times(
     values: pa.Array, kind: pa.DataType, first: date = datetime.min, last: date = datetime.max
 ) -> pa.Array:
@@ -178,7 +174,7 @@ _PLAIN: dict[type[t.DataType], tuple[str, _Make]] = {
     t.FloatType: ("{}", _floats),
     t.DoubleType: ("{}", _floats),
     # ADBC converts numeric to text more slowly than PostgreSQL.
-    t.DecimalType: ("{}::text", _decimals),
+    t.DecimalType: ("{}::text", pc.cast),
     t.BinaryType: ("{}", _same),
     t.DateType: ("{}", partial(_times, first=date.min, last=date.max)),
     t.TimestampType: (

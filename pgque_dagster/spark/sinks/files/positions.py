@@ -261,7 +261,8 @@ def _bounds(
     for field_ in wanted:
         kind = field_.type
         # NaN is in no statistics. Values of another type may be compared in another way.
-        if pa.types.is_floating(kind) or not _is_same(stored.field(field_.name).type, kind):
+        written = stored.field(field_.name).type
+        if pa.types.is_floating(kind) or _PLAIN.get(written, written) != kind:
             continue
         statistics = by_name[field_.name].statistics
         if statistics is not None and statistics.has_min_max:
@@ -271,7 +272,3 @@ def _bounds(
                 continue
             found[field_.name] = bounds
     return found
-
-
-def _is_same(stored: pa.DataType, wanted: pa.DataType) -> bool:
-    return bool(_PLAIN.get(stored, stored) == wanted)
