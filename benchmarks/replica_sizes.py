@@ -12,11 +12,7 @@ from benchmarks.servers import connect
 from pgque_dagster.client import Client
 from pgque_dagster.client.replicas.capture import capture_new
 from pgque_dagster.spark import SparkBatch
-from pgque_dagster.spark.replicas.location import (
-    DeltaReplicas,
-    IcebergReplicas,
-    LakeReplicas,
-)
+from pgque_dagster.spark.replicas.location import DeltaReplicas, IcebergReplicas, LakeReplicas
 from pgque_dagster.spark.replicas.replicate import replicate
 
 CHANGES = 1_000

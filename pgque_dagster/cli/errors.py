@@ -9,13 +9,7 @@ from typing import Any
 import click
 import psycopg
 
-from ..client import (
-    OlderInstalled,
-    PgqueError,
-    QueueInUse,
-    SchemaMissing,
-    SkipsEvents,
-)
+from ..client import OlderInstalled, PgqueError, QueueInUse, SchemaMissing, SkipsEvents
 from ..client.errors import sentences
 
 _INTERRUPTED = 130  # The exit code that shells use after Ctrl-C.

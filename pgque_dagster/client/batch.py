@@ -1,11 +1,7 @@
 """Batches: open or claim one, read it, report failed events, ack it."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    asynccontextmanager,
-)
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from dataclasses import astuple
 from datetime import datetime, timedelta
 from typing import Any

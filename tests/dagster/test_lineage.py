@@ -3,11 +3,7 @@
 import dagster as dg
 import pytest
 
-from pgque_dagster import (
-    build_queue_assets,
-    dead_letters_key,
-    queue_key,
-)
+from pgque_dagster import build_queue_assets, dead_letters_key, queue_key
 from tests.support.dagster.assets import revenue
 
 

@@ -8,11 +8,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
-from pgque_dagster import (
-    ParquetBatchIOManager,
-    SparkBatch,
-    pgque_asset,
-)
+from pgque_dagster import ParquetBatchIOManager, SparkBatch, pgque_asset
 from pgque_dagster.client import Client
 from pgque_dagster.spark import batch as batches
 from tests.conftest import INSTALL_SQL

@@ -32,13 +32,7 @@ from tests.conftest import INSTALL_SQL
 from tests.dagster.test_shards import adopt, install
 from tests.programs.signals import go_on, state_of
 from tests.support.dagster.shard_servers import Machine, Shard, loaded, machine, settled
-from tests.support.dagster.sharded_project import (
-    POINTS,
-    TABLE,
-    ShardedProject,
-    shards_of,
-    watched,
-)
+from tests.support.dagster.sharded_project import POINTS, TABLE, ShardedProject, shards_of, watched
 from tests.support.queues.events import tick
 from tests.support.runner.seeds import SEEDS
 from tests.support.runner.waiting import wait_until

@@ -7,11 +7,7 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
-from pgque_dagster import (
-    SparkBatch,
-    build_pgque_sensor,
-    pgque_asset,
-)
+from pgque_dagster import SparkBatch, build_pgque_sensor, pgque_asset
 from pgque_dagster.client import Client
 from tests.dagster.support import StoringIOManager, materialize
 from tests.support.dagster.sensing import evaluate

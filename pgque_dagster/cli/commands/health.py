@@ -6,13 +6,7 @@ from importlib.metadata import version
 import click
 
 from ... import installer
-from ...client import (
-    Client,
-    NewerInstalled,
-    OlderInstalled,
-    PgqueError,
-    SchemaMissing,
-)
+from ...client import Client, NewerInstalled, OlderInstalled, PgqueError, SchemaMissing
 from ...client.models import HealthCheck
 from ..app import command
 from ..database import Database

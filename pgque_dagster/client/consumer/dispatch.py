@@ -11,14 +11,7 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from ..errors import (
-    ConnectionFailed,
-    InvalidArgument,
-    TransactionEnded,
-    can_tell,
-    passes,
-    told,
-)
+from ..errors import ConnectionFailed, InvalidArgument, TransactionEnded, can_tell, passes, told
 from .delivery import Delivery, FailedMessages
 from .handlers import Handler, Handlers
 

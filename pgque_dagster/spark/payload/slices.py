@@ -23,16 +23,7 @@ from ...client.models import Slice
 from ..address import DatabaseAddress
 from ..reading import arrow
 from ..reading.in_tasks import read_in_tasks, renamed
-from .parsing import (
-    ID,
-    REASON,
-    REASONS,
-    TEXT,
-    EventParsing,
-    explained,
-    fitting,
-    without_reasons,
-)
+from .parsing import ID, REASON, REASONS, TEXT, EventParsing, explained, fitting, without_reasons
 
 # A report is part of a task's result, which the driver holds. A larger one is not sent.
 _REPORT_BYTES = 1024 * 1024

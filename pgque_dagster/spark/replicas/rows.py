@@ -18,12 +18,7 @@ from pyspark.sql import types as t
 
 from ...client.errors import MalformedPayload
 from ...client.operation import Call
-from ...client.replicas.snapshot import (
-    Snapshot,
-    event_queries,
-    print_settings,
-    value_queries,
-)
+from ...client.replicas.snapshot import Snapshot, event_queries, print_settings, value_queries
 from ...client.replicas.source import SourceTable
 from ...client.session import Session
 from ..address import DatabaseAddress

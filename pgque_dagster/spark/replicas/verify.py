@@ -17,12 +17,7 @@ from ...client.replicas.snapshot import Snapshot
 from ...client.replicas.source import SourceTable
 from ...client.replicas.spec import TableSpec
 from ...client.replicas.standing import find_standings
-from ...client.replicas.verify import (
-    ALTERED,
-    REPLICA_GONE,
-    Verification,
-    last_acked_tick,
-)
+from ...client.replicas.verify import ALTERED, REPLICA_GONE, Verification, last_acked_tick
 from ...client.session import Session
 from ..address import DatabaseAddress
 from ..cluster.executor_errors import clear_executor_errors

@@ -8,11 +8,7 @@ import pytest
 from dagster._core.definitions.job_base import InMemoryJob  # noqa: PLC2701
 from dagster._core.execution.api import execute_run  # noqa: PLC2701
 
-from pgque_dagster import (
-    SparkBatch,
-    build_pgque_sensor,
-    pgque_asset,
-)
+from pgque_dagster import SparkBatch, build_pgque_sensor, pgque_asset
 from pgque_dagster.client import Client
 from pgque_dagster.client.consumer import Consumer
 from pgque_dagster.client.errors import CallRefused

@@ -12,12 +12,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from pgque_dagster import (
-    DeltaBatchIOManager,
-    PgqueResource,
-    PostgresBatchIOManager,
-    SparkBatch,
-)
+from pgque_dagster import DeltaBatchIOManager, PgqueResource, PostgresBatchIOManager, SparkBatch
 from pgque_dagster.client import InvalidArgument
 from tests.dagster.orders import Orders, Result, consuming, error_of, materialized, values
 from tests.support.queues.sql import connect, rows

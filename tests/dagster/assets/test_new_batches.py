@@ -18,14 +18,7 @@ from pyspark.sql import DataFrame
 from pgque_dagster import SparkBatch, pgque_asset
 from pgque_dagster.assets.new_batches import batch_of, new_batches
 from pgque_dagster.client import LeaseLost
-from tests.dagster.assets.new_batches import (
-    NEW,
-    RECORD,
-    Pair,
-    counted,
-    recorded,
-    report_to,
-)
+from tests.dagster.assets.new_batches import NEW, RECORD, Pair, counted, recorded, report_to
 from tests.dagster.orders import Orders, consuming, materialized, values
 from tests.support.queues.windows import send_at_hours
 from tests.support.runner.seeds import SEEDS

@@ -8,11 +8,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from pgque_dagster import (
-    SparkBatch,
-    pgque_asset,
-    pgque_multi_asset,
-)
+from pgque_dagster import SparkBatch, pgque_asset, pgque_multi_asset
 from tests.dagster.orders import Orders, consuming
 from tests.dagster.support import StoringIOManager
 

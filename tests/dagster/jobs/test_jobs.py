@@ -8,12 +8,7 @@ import dagster as dg
 import pytest
 
 from pgque_dagster import PgqueResource, build_pgque_jobs, dead_letters_key, queue_key
-from pgque_dagster.client import (
-    CallRefused,
-    Client,
-    EventNotInBatch,
-    QueueNotFound,
-)
+from pgque_dagster.client import CallRefused, Client, EventNotInBatch, QueueNotFound
 from tests.support.dagster.checks import give_up
 from tests.support.queues.events import claim, publish, tick
 
