@@ -143,11 +143,7 @@ def _roles_missing(
 
 @contextmanager
 def as_owner(url: str) -> Iterator[psycopg.Connection[Any]]:
-    """Connects, translates errors, and names the owner of the schema if access is denied.
-
-    Raises:
-        PgqueError: the subclass for the database error.
-    """
+    """Connects, translates errors, and names the owner of the schema if access is denied."""
     query = "select nspowner::regrole::text from pg_namespace where nspname = 'pgque'"
     with connect(url) as connection:
         found = connection.execute(query).fetchone()
@@ -170,9 +166,6 @@ def _refuse_superuser(url: str) -> None:
     """Keeps a superuser from calling functions of a schema whose owner is not a superuser.
 
     The scripts refuse this, too, but the version is read before they run.
-
-    Raises:
-        PermissionDenied: naming the owner.
     """
     with connect(url) as connection:
         found = connection.execute(_OWNER_OF_SUPERUSERS_SESSION).fetchone()

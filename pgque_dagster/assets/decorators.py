@@ -348,11 +348,7 @@ def _check_final(consumption: Consumption, check_specs: Sequence[dg.AssetCheckSp
 
 
 def _refuse_partitions(assets: dg.AssetsDefinition) -> None:
-    """Refuses partitions and backfill policies for batches, which Dagster accepts.
-
-    Raises:
-        DagsterInvalidDefinitionError: if one of the assets has any.
-    """
+    """Refuses partitions and backfill policies for batches, which Dagster accepts."""
     if assets.partitions_def is not None or assets.backfill_policy is not None:
         raise dg.DagsterInvalidDefinitionError(
             f"{assets.op.name}: leave out partitions_def and backfill_policy: a run gets the next "

@@ -23,11 +23,7 @@ class Database:
             self._url = ""
 
     def choose(self, option: str, url: str) -> None:
-        """Uses the database that an option names.
-
-        Raises:
-            click.UsageError: if another option already named one.
-        """
+        """Uses the database that an option names, unless another option already named one."""
         if self._chosen_by not in (None, option):
             raise click.UsageError("both --url and --database name a database: leave one out")
         self._chosen_by, self._url = option, url

@@ -344,11 +344,7 @@ def _is_about_connection(sqlstate: str | None) -> bool:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raises psycopg errors of the block as errors of this package, with the cause chained.
-
-    Raises:
-        PgqueError: the subclass for the database error.
-    """
+    """Raises psycopg errors of the block as errors of this package, with the cause chained."""
     try:
         yield
     except (psycopg.Error, UnicodeEncodeError) as error:

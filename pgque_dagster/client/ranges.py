@@ -52,11 +52,7 @@ def duration_problem(
 
 
 def check_interval(name: str, value: object, *, is_zero_allowed: bool = False) -> None:
-    """Checks a timedelta.
-
-    Raises:
-        InvalidArgument: if it is not a timedelta, is negative, or longer than 100 years.
-    """
+    """Raises `InvalidArgument` for no timedelta, a negative one, or more than 100 years."""
     shortest = timedelta(0) if is_zero_allowed else timedelta(microseconds=1)
     if not isinstance(value, timedelta):
         raise InvalidArgument(

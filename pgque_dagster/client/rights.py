@@ -77,11 +77,7 @@ def error_with_role(
 
 @contextmanager
 def translated_with_role(connection: BaseConnection[Any], statement: str) -> Iterator[None]:
-    """Raises psycopg errors of the block as the errors that `error_with_role` returns.
-
-    Raises:
-        PgqueError: the subclass for the database error.
-    """
+    """Raises psycopg errors of the block as the errors that `error_with_role` returns."""
     try:
         yield
     except (psycopg.Error, UnicodeEncodeError) as error:

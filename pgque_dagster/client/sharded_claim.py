@@ -80,11 +80,7 @@ class ShardedClaim(ReadBatch):
             claim.renew()
 
     def info(self) -> BatchInfo:
-        """Returns the times of a window, with the ticks of its first shard.
-
-        Raises:
-            InvalidArgument: for a vector.
-        """
+        """Returns the times of a window, with the ticks of its first shard. Refuses a vector."""
         if self.is_final:
             raise self._by_shard()
         return next(iter(self.shards.values())).info()

@@ -255,11 +255,7 @@ class TableReplicaComponent(
 
 
 def _refuse_shared_places(one: TableReplicaComponent, other: TableReplicaComponent) -> None:
-    """Refuses two components that would write the same replica.
-
-    Raises:
-        DagsterInvalidDefinitionError: names the components and the table.
-    """
+    """Refuses two components that would write the same replica, and names them and the table."""
     of_other = _places(other)
     for spec, *place, name in _places(one):
         for its, *its_place, its_name in of_other:

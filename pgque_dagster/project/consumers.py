@@ -114,11 +114,7 @@ def database_of(consumers: Iterable[AssetConsumer]) -> Database:
 
 
 def refuse_shared(name: str, consumers: Iterable[AssetConsumer]) -> None:
-    """Refuses a consumer that several assets have; `name` is its label.
-
-    Raises:
-        DagsterInvalidDefinitionError: names their assets.
-    """
+    """Refuses a consumer that several assets have, and names these; `name` is its label."""
     sharing = [consumer for consumer in consumers if str(consumer) == name]
     if len(sharing) > 1:
         assets = " and ".join(

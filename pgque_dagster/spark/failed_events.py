@@ -42,11 +42,7 @@ def collect(
 
 
 def from_table(table: pa.Table) -> tuple["array[int]", list[str | None]]:
-    """Returns the two columns of a table, ids and reasons, without duplicate ids.
-
-    Raises:
-        InvalidArgument: if there are nulls among the ids.
-    """
+    """Returns the columns of a table, ids and reasons, without duplicate ids. Refuses null ids."""
     table = table.rename_columns(["id", "reason"])
     ids = table.column("id")
     if pc.count_distinct(ids).as_py() < len(ids):
@@ -72,11 +68,7 @@ def _id_column(events: DataFrame) -> Column:
 
 
 def ids_of(column: pa.Array | pa.ChunkedArray) -> "array[int]":
-    """Returns a column of ids as an array of eight bytes each.
-
-    Raises:
-        InvalidArgument: if the column has nulls.
-    """
+    """Returns a column of ids as an array of eight bytes each. Refuses nulls."""
     if column.null_count:
         raise InvalidArgument(
             "the DataFrame has rows without an id",

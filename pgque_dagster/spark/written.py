@@ -38,11 +38,7 @@ class Written:
 
     @contextmanager
     def adding(self, name: str, *, hint: str = _UNION_THEM) -> Iterator[None]:
-        """Records the write that the block does, unless the block fails.
-
-        Raises:
-            InvalidArgument: if it is the second write under this name.
-        """
+        """Records the write that the block does, as `add`, unless the block fails."""
         self.add(name, hint=hint)
         try:
             yield

@@ -84,11 +84,7 @@ class Handlers:
         return [handler for type in types if (handler := self._of(type))]
 
     def check(self, types: Iterable[str | None], batch: str) -> None:
-        """Checks that messages of all the types have a handler.
-
-        Raises:
-            HandlerMissing: if some types have none.
-        """
+        """Raises `HandlerMissing` if some of the types have no handler."""
         # Without any handler, the consumer applies whole batches.
         missing = sorted(str(type) for type in types if self._by_type and not self._of(type))
         if missing:
@@ -105,11 +101,7 @@ class Handlers:
 
 
 def check_types(types: tuple[object, ...]) -> None:
-    """Checks the event types that a handler is registered for.
-
-    Raises:
-        InvalidArgument: if one is not a string.
-    """
+    """Raises `InvalidArgument` if one of a handler's event types is not a string."""
     for type in types:
         if not isinstance(type, str):
             raise InvalidArgument(

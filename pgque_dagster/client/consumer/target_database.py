@@ -130,11 +130,7 @@ def refusing(batch: str) -> Iterator[None]:
 
 @contextmanager
 def open_throughout(connection: Connection, batch: str) -> Iterator[None]:
-    """Refuses a block that ends the transaction around it.
-
-    Raises:
-        TransactionEnded: if it did.
-    """
+    """Raises `TransactionEnded` if the block ends the transaction around it."""
     ended = TransactionEnded(
         f"the transaction in which {batch} is applied was ended; the batch is not acked, and what "
         "was written may be rolled back or committed",

@@ -90,11 +90,7 @@ def capture_by_name(session: Session, queue: str, table: str, *, append: bool) -
 
 
 def check_deletes(session: Session, queue: str, deletes: Deletes) -> None:
-    """Refuses to keep rows whose last values are not in the queue.
-
-    Raises:
-        InvalidArgument: if deleted rows stay, and the changes come from the WAL.
-    """
+    """Refuses to keep deleted rows if changes come from the WAL, without their last values."""
     if deletes == SOFT and session.run(Call(IS_RELAYED, (queue,), first)):
         raise InvalidArgument(
             f"deletes is soft, and the changes in queue {queue} come from the WAL, which has only "
@@ -104,11 +100,7 @@ def check_deletes(session: Session, queue: str, deletes: Deletes) -> None:
 
 
 def check_way(session: Session, queue: str, way: str) -> None:
-    """Checks that tables are captured into a queue in the wanted way, triggers or wal.
-
-    Raises:
-        InvalidArgument: if they are not, because the queue has a relay or lacks one.
-    """
+    """Refuses to go on if tables are not captured in the wanted way, triggers or wal."""
     is_relayed = session.run(Call(IS_RELAYED, (queue,), first))
     if is_relayed != (way == "wal"):
         raise InvalidArgument(

@@ -62,9 +62,6 @@ def check_kept_by(replica: str, stored: str, wanted: str) -> None:
     """Refuses to write to a replica that keeps rows in another way, or by another key.
 
     `stored` and `wanted` are results of `kept_by`.
-
-    Raises:
-        InvalidArgument: if they differ.
     """
     if stored != wanted:
         raise InvalidArgument(

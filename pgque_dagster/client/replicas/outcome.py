@@ -83,11 +83,7 @@ class Copied:
 
 
 def acked(batch: ReadBatch) -> Batch:
-    """Returns a batch that can be acked, and refuses a window.
-
-    Raises:
-        InvalidArgument: if it is a window.
-    """
+    """Returns a batch that can be acked, and refuses a window."""
     if not isinstance(batch, Batch):
         raise InvalidArgument("a window has no replicas", "Replicate the batches of a consumer.")
     return batch

@@ -181,12 +181,9 @@ class Standing:
         return SourceTable.find(session, self.source.spec, self.queue)
 
     def check_unchanged(self, session: Session) -> None:
-        """Checks, before a copy is published, that the table was not altered in the meantime.
+        """Refuses to publish a copy of a table that was altered in the meantime.
 
         A table that is rewritten or truncated shows no rows to an earlier snapshot.
-
-        Raises:
-            InvalidArgument: if it was altered.
         """
         if self.has_changed(session):
             raise InvalidArgument(

@@ -22,11 +22,7 @@ class PackageMissing(PgqueError):
 
 
 def executor_error(error: BaseException) -> PgqueError | None:
-    """Finds the error of this package that caused a Spark error.
-
-    Returns:
-        The error that the executor raised, or None if the error has another cause.
-    """
+    """Finds the error of this package that caused a Spark error; None if it has another cause."""
     text = str(error)
     kinds = {kind.__name__: kind for kind in _kinds(PgqueError)}
     for name, message in _RAISED.findall(text):

@@ -51,11 +51,7 @@ def open_session(resource: Any) -> SparkSession:
 
 
 def check_open(session: SparkSession) -> None:
-    """Refuses a session that was stopped. Spark Connect reports stopped sessions itself.
-
-    Raises:
-        InvalidArgument: if it was stopped, or its JVM has ended.
-    """
+    """Refuses a session that was stopped or lost its JVM. Spark Connect reports this itself."""
     if is_remote():
         return
     try:

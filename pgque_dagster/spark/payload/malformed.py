@@ -40,11 +40,7 @@ _TEXT_LENGTH = 40
 
 
 def check_options(on_malformed: str, max_malformed: float) -> None:
-    """Checks the policy and the share.
-
-    Raises:
-        InvalidArgument: if the policy is unknown, or the share is not a number from 0 to 1.
-    """
+    """Refuses an unknown policy, and a share that is not a number from 0 to 1."""
     policies = get_args(OnMalformed)
     if on_malformed not in policies:
         raise InvalidArgument(

@@ -240,11 +240,7 @@ def parse_events(
 
 
 def check_clash(form: Format, kept: Collection[str]) -> None:
-    """Checks that no kept column has the name of a column of the result, as Spark compares names.
-
-    Raises:
-        InvalidArgument: if one has.
-    """
+    """Refuses a kept column with the name of a column of the result, as Spark compares names."""
     taken = {name.lower() for name in kept}
     if clash := [name for name in form.result.names if name.lower() in taken]:
         raise InvalidArgument(

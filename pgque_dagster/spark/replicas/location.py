@@ -88,11 +88,7 @@ LakeReplicas = DeltaReplicas | IcebergReplicas
 
 
 def check_path(name: str, path: Sequence[str]) -> None:
-    """Refuses a table whose replica in the lake cannot have the table's name.
-
-    Raises:
-        InvalidArgument: if a folder cannot have such a name.
-    """
+    """Refuses a table with a name that the folder of its replica in the lake cannot have."""
     if not all(_PATH_PART.fullmatch(part) for part in path):
         raise InvalidArgument(
             f"{name} has a name that a folder cannot have",
@@ -103,11 +99,7 @@ def check_path(name: str, path: Sequence[str]) -> None:
 def check_columns(
     name: str, columns: Sequence[str], reserved: re.Pattern[str] | None = None
 ) -> None:
-    """Refuses columns that a replica in the lake cannot have.
-
-    Raises:
-        InvalidArgument: if one cannot be read from JSON or found by Spark.
-    """
+    """Refuses columns that a replica in the lake cannot have, as Spark would not find them."""
     seen: set[str] = set()
     for column in columns:
         folded = _folded(column)

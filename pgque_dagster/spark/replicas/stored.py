@@ -83,11 +83,7 @@ class StoredReplica(ABC, Generic[Table]):
         return None if found is None else self.read(spark, found[0])
 
     def check(self, properties: Mapping[str, str]) -> None:
-        """Refuses a table that is not this replica, or keeps rows in another way.
-
-        Raises:
-            InvalidArgument: if it is not this replica, or keeps rows in another way.
-        """
+        """Refuses a table that is not this replica, or keeps rows in another way."""
         name, source, mine = self.sink.name, properties.get(_SOURCE), self.properties[_SOURCE]
         if source != mine:
             raise InvalidArgument(
@@ -115,9 +111,6 @@ class StoredReplica(ABC, Generic[Table]):
 
         None if there is no table. There is no version before the first commit of rows, or if the
         columns differ.
-
-        Raises:
-            InvalidArgument: as for `check`.
         """
 
     @abstractmethod

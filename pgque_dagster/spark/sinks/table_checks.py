@@ -18,9 +18,6 @@ def check_incarnation(table: str, found: str | None, own: str, database: str, ad
         own: the incarnation of the database, or `SHARDS` of several.
         database: its name.
         adopt: how to record this incarnation.
-
-    Raises:
-        InvalidArgument: with what to do.
     """
     if own == SHARDS != found:
         raise InvalidArgument(

@@ -208,11 +208,7 @@ class TableOutput(ABC, Generic[Table]):
                 return False
 
     def check_same(self, table: Table) -> None:
-        """Refuses a table that was created after the attempt began: its files may be gone.
-
-        Raises:
-            StorageFailed: if it was created after that.
-        """
+        """Refuses a table that was created after the attempt began: its files may be gone."""
         if self.identity(table)[0] != self._table_id:
             raise StorageFailed(
                 f"{self._sink.name} was deleted and created again while {self.batch} was written",

@@ -119,11 +119,7 @@ class CopyFiles:
             return list(pool.map(read, self.files))
 
     def check_files(self) -> None:
-        """Checks that the files of all parts exist.
-
-        Raises:
-            StorageFailed: if some are gone.
-        """
+        """Raises `StorageFailed` if files of some parts are gone."""
         there: dict[str, set[str]] = {}
         lost = [path for group in self.groups for path in _lost(self.storage, group, there)]
         if lost:

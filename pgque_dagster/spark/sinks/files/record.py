@@ -122,9 +122,6 @@ def check_columns(location: Path, columns: StructType, *, record: bool = False) 
     """Refuses columns, without `batch_id`, that readers of the table would see differently.
 
     `record` records them if the table has none.
-
-    Raises:
-        InvalidArgument: naming the columns that differ.
     """
     if record and not (location / _SCHEMA).exists():
         _create(location / _SCHEMA, "schema.json", columns.json())

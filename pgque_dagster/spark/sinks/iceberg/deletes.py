@@ -142,11 +142,7 @@ def unneeded(tasks: Sequence[FileScanTask], gone: Iterable[str]) -> set[str]:
 def write_positions(
     storage: Storage, root: str, folder: str, data_file: str, positions: BitMap64, spec_id: int
 ) -> Entry:
-    """Writes the positions of deleted rows of a data file, as `write_deletes`.
-
-    Raises:
-        StorageFailed: if the file cannot be written.
-    """
+    """Writes the positions of deleted rows of a data file, as `write_deletes`."""
     path = f"{folder}/part-{uuid.uuid4().hex}.parquet"
     names = pa.repeat(pa.scalar(data_file), len(positions))
     sorted_ = np.frombuffer(positions.to_array(), dtype=np.uint64).astype(np.int64)
