@@ -1,7 +1,6 @@
 """Runs the examples of a page, each as long as the consumer that it runs has something to do."""
 
 import re
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +14,7 @@ from django.conf import settings
 from django.db.utils import ConnectionHandler
 
 from pgque_dagster.client import Client, Consumer, Ticker
-from tests.support.queues.sql import PATIENCE_SECONDS
-from tests.support.runner.waiting import wait_until
+from tests.support.runner.waiting import in_threads, wait_until
 
 
 def blocks(page: str) -> list[str]:
@@ -47,13 +45,10 @@ def run(block: str, values: dict[str, Any], is_done: Callable[[Consumer], bool])
         running = made()
         return bool(running) and is_done(running[0])
 
-    thread = threading.Thread(target=execute)
-    thread.start()
-    wait_until(lambda: bool(errors) or is_over())
-    for consumer in made():
-        consumer.stop()
-    thread.join(PATIENCE_SECONDS)
-    assert not thread.is_alive()
+    with in_threads(execute):
+        wait_until(lambda: bool(errors) or is_over())
+        for consumer in made():
+            consumer.stop()
     assert errors == []
 
 
@@ -89,10 +84,5 @@ def use_django(url: str) -> None:
 def ticking(url: str) -> Iterator[None]:
     """Ticks in the background during the block."""
     ticker = Ticker(url)
-    thread = threading.Thread(target=ticker.run)
-    thread.start()
-    try:
+    with in_threads(ticker.run, stop=ticker.stop):
         yield
-    finally:
-        ticker.stop()
-        thread.join(PATIENCE_SECONDS)

@@ -22,8 +22,8 @@ from pgque_dagster.client import (
 )
 from pgque_dagster.client.batch import read_plan
 from tests.client.consumer.support import Queue
-from tests.support.queues.sql import PATIENCE_SECONDS, Connection, connect
-from tests.support.runner.waiting import wait_until
+from tests.support.queues.sql import Connection, connect
+from tests.support.runner.waiting import in_threads, wait_until
 
 HOUR = timedelta(hours=1)
 END_ALL_SESSIONS = (
@@ -251,10 +251,8 @@ class TestLease:
                 batch.ack()
                 wait_until(lambda: q.db.value(waiting))  # a renewal waits for the ack
 
-        worker = threading.Thread(target=work, daemon=True)
-        worker.start()
-        worker.join(PATIENCE_SECONDS)
-        assert not worker.is_alive()
+        with in_threads(work):
+            pass
         assert q.client.next_batch("q", "c") is None
 
 

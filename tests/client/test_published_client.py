@@ -1,6 +1,5 @@
 """The clients that PgQue publishes work with this schema: in Python, TypeScript, Go and Ruby."""
 
-import threading
 from collections.abc import Iterator
 
 import pgque
@@ -8,8 +7,8 @@ import pytest
 from psycopg.pq import ExecStatus
 
 from tests.client.consumer.support import Queue
-from tests.support.queues.sql import PATIENCE_SECONDS, Connection
-from tests.support.runner.waiting import wait_until
+from tests.support.queues.sql import Connection
+from tests.support.runner.waiting import in_threads, wait_until
 
 
 @pytest.fixture
@@ -59,15 +58,11 @@ class TestPython:
         handled: list[object] = []
         consumer.on("order")(lambda message: handled.append(message.payload))
         consumer.on("*")(lambda message: handled.append(message.type))
-        thread = threading.Thread(target=consumer.start, daemon=True)
-        thread.start()
-        for count, type in enumerate(("order", "order", "other"), 1):
-            published.send_batch("q", type, [str(count)])
-            q.tick()
-            wait_until(lambda count=count: len(handled) == count)  # type: ignore[misc]
-        consumer.stop()
-        thread.join(PATIENCE_SECONDS)
-        assert not thread.is_alive()
+        with in_threads(consumer.start, stop=consumer.stop):
+            for count, type in enumerate(("order", "order", "other"), 1):
+                published.send_batch("q", type, [str(count)])
+                q.tick()
+                wait_until(lambda count=count: len(handled) == count)  # type: ignore[misc]
         assert handled == ["1", "2", "other"]
 
     def test_its_errors_are_typed(self, published: pgque.PgqueClient) -> None:

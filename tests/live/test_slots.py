@@ -15,6 +15,7 @@ from tests.support.live.points import AFTER_WRITE, BEFORE_ACK, BEFORE_WRITE
 from tests.support.live.project import KEYED, PARTED, SEEN, partitions_file
 from tests.support.queues.events import tick
 from tests.support.queues.sql import connect, rows
+from tests.support.runner.waiting import in_threads
 
 KEYS = [f"key {number}" for number in range(10)]
 
@@ -33,13 +34,8 @@ def producing(url: str) -> Iterator[list[int]]:
                 sent.append(len(sent))
                 tick(client, KEYED)
 
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
+    with in_threads(send, stop=is_over.set):
         yield sent
-    finally:
-        is_over.set()
-        thread.join()
 
 
 def slots(live: Live) -> list[tuple[str, bool]]:

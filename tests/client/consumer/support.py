@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 from pgque_dagster.client import Batch, Client, Consumer, Message
-from tests.support.queues.sql import PATIENCE_SECONDS, Connection
-from tests.support.runner.waiting import wait_until
+from tests.support.queues.sql import Connection
+from tests.support.runner.waiting import in_threads, wait_until
 
 DONE = "create table done (nr serial, id text)"
 
@@ -38,14 +38,8 @@ def running(consumer: Consumer) -> Iterator[list[BaseException]]:
         except BaseException as error:
             errors.append(error)
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
+    with in_threads(run, stop=consumer.stop):
         yield errors
-    finally:
-        consumer.stop()
-        thread.join(PATIENCE_SECONDS)
-        assert not thread.is_alive()
 
 
 def run_until(consumer: Consumer, condition: Callable[[], bool]) -> None:

@@ -1,6 +1,5 @@
 """An evaluation that finds nothing to do waits for a tick; its runs need no step process."""
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -21,7 +20,7 @@ from pgque_dagster.sensors.tick_wait import share_of_wait
 from tests.support.dagster.assets import revenue
 from tests.support.dagster.sensing import record_run
 from tests.support.queues.events import claim, publish
-from tests.support.runner.waiting import wait_until
+from tests.support.runner.waiting import in_threads, wait_until
 
 PATIENCE_SECONDS = 30
 # An evaluation that waits has looked for batches.
@@ -72,12 +71,8 @@ def once_somebody_waits(client: Client, act: Callable[[Client], object]) -> Iter
         wait_until_somebody_waits(client)
         act(client)
 
-    thread = threading.Thread(target=act_then)
-    thread.start()
-    try:
+    with in_threads(act_then):
         yield
-    finally:
-        thread.join()
 
 
 def test_an_evaluation_gets_the_batch_of_a_tick_for_which_it_waits(

@@ -22,6 +22,7 @@ from tests.support.replicas.replication import (
     PostgresReplication,
     Replication,
 )
+from tests.support.runner.waiting import in_threads
 
 ROWS, KILLS = 400_000, 5
 TABLE = f"""
@@ -53,15 +54,8 @@ class Watched:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        threads = [threading.Thread(target=each) for each in (self._write, self._watch)]
-        for thread in threads:
-            thread.start()
-        try:
+        with in_threads(self._write, self._watch, stop=self._stop.set):
             yield
-        finally:
-            self._stop.set()
-            for thread in threads:
-                thread.join()
 
     def _write(self) -> None:
         chance = random.Random(1)

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from pgque_dagster.client import BatchNotOpen, Client, LeaseLost, lease
 from pgque_dagster.spark import PostgresSink, SparkBatch
 from tests.support.queues.events import claim, publish
 from tests.support.queues.sql import connect, rows
-from tests.support.runner.waiting import wait_until
+from tests.support.runner.waiting import in_threads, wait_until
 from tests.support.spark.stored_tables import TABLES
 
 PATIENCE_SECONDS = 120
@@ -99,11 +98,8 @@ def loses_its_lease_while_it_stores(
         wait_until(begun.exists)
         take_over()
 
-    taker = Thread(target=taking_over)
-    taker.start()
-    with claimed.keep_alive(), pytest.raises(error):
+    with in_threads(taking_over), claimed.keep_alive(), pytest.raises(error):
         store(SparkBatch(spark, claimed, client.url), slow(spark, begun, ended))
-    taker.join()
 
     assert not ended.exists()
 

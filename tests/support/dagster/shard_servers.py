@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from signal import SIGQUIT
 from typing import Any
@@ -19,7 +20,7 @@ from pgque_dagster.embedded import EmbeddedPostgresError
 from tests.conftest import new_server
 from tests.support.queues.events import make_queue, tick
 from tests.support.queues.sql import connect
-from tests.support.runner.waiting import wait_until
+from tests.support.runner.waiting import in_threads, wait_until
 from tests.support.servers.dumps import restore
 from tests.support.servers.machines import IS_ROOT, Clock, Disk, small_disk
 from tests.support.servers.networks import Network, network
@@ -164,7 +165,6 @@ def loaded(
 ) -> Iterator[dict[str, Shard]]:
     """Shards with a producer each, which the block stops."""
     until = threading.Event()
-    threads = []
     with ExitStack() as stack:
         found = {}
         for name, machine in zip(names, machines, strict=True):
@@ -176,15 +176,11 @@ def loaded(
             with Client(url) as client:
                 make_queue(client)
             found[name] = Shard(name, machine, url, stack.enter_context(network(url)))
-            threads.append(threading.Thread(target=found[name].produce, args=[until]))
-        for thread in threads:
-            thread.start()
+        producing = [partial(shard.produce, until) for shard in found.values()]
         try:
-            yield found
+            with in_threads(*producing, stop=until.set):
+                yield found
         finally:
-            until.set()
-            for thread in threads:
-                thread.join()
             for machine in machines:
                 machine.start()
                 machine.drop_databases()

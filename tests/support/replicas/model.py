@@ -35,6 +35,7 @@ from tests.support.replicas.writers import (
     Writers,
     altering,
 )
+from tests.support.runner.waiting import in_threads
 
 # A copy begins anew if the table was altered or truncated meanwhile, which writers may do.
 _BEGINS_ANEW = "was altered or truncated while it was copied"
@@ -233,13 +234,8 @@ class Model:
                     with psycopg.connect(url, autocommit=True) as db:
                         db.execute(f"{_OTHERS} and random() < 0.3".encode())
 
-        thread = threading.Thread(target=terminate)
-        thread.start()
-        try:
+        with in_threads(terminate, stop=done.set):
             yield
-        finally:
-            done.set()
-            thread.join()
 
     def _verify(self) -> None:
         found = self._replication.verify(self._chance.choice(TABLES))

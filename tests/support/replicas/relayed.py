@@ -13,6 +13,7 @@ from pgque_dagster.client.relay.relay import Relay
 from pgque_dagster.client.relay.setup import begin_relay
 from tests.support.replicas import model, writers
 from tests.support.replicas.replication import QUEUE, Replication
+from tests.support.runner.waiting import in_threads
 
 # The WAL lacks these values in updates that do not set them.
 _LONG = """
@@ -42,13 +43,8 @@ def relayed(replication: Replication, patch: pytest.MonkeyPatch, seed: int) -> I
     patch.setattr(replication, "tick", lambda: _tick(replication))
     begin_relay(replication.url, QUEUE)
     done, chance = threading.Event(), random.Random(seed)
-    thread = threading.Thread(target=_relay, args=(replication.url, done, chance))
-    thread.start()
-    try:
+    with in_threads(lambda: _relay(replication.url, done, chance), stop=done.set):
         yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def _tick(replication: Replication) -> None:
