@@ -16,6 +16,7 @@ from tests.client.relay.conftest import QUEUE, TRIGGERS, Source
 from tests.conftest import INSTALL_SQL, new_server
 from tests.support.queues.metrics import age_ticks, health, metric, metrics
 from tests.support.queues.sql import connect, refused, rows, value
+from tests.support.runner.calls import at_call
 from tests.support.runner.waiting import wait_until
 from tests.support.servers.logins import as_login
 
@@ -68,17 +69,11 @@ def test_a_table_that_was_truncated_since_is_copied_where_long_values_lack(
     table: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table.db.execute(f"insert into t values (1, 0, {LONG})")
-    until = Stream.until
-
-    def later(self: Stream, position: int) -> object:
-        # The snapshot sees the update, but no longer the row.
-        table.db.execute("truncate t")
-        return until(self, position)
-
     with table.relay() as relay:
         relay.tick()
         table.db.execute("update t set n = 1")
-        monkeypatch.setattr(Stream, "until", later)
+        # The snapshot sees the update, but no longer the row.
+        at_call(monkeypatch, Stream, "until", lambda: table.db.execute("truncate t"))
         relay.move()
     assert [kind for _, kind, _ in table.events()] == ["insert", "update", "copy"]
 

@@ -17,6 +17,7 @@ from pgque_dagster.client.replicas.capture import copy_again
 from tests.dagster.replicas.shop import Shop
 from tests.dagster.replicas.watched import KEY, Sensor, Watched, shown, sql, status
 from tests.support.queues.sql import connect
+from tests.support.runner.calls import at_call
 
 
 @pytest.fixture
@@ -120,18 +121,15 @@ def test_what_is_found_while_a_batch_is_stored_is_what_the_page_shows(
 
     assert all(each.passed for each in shop.verify())
     sql(shop, "update copies.orders set total = 0")
-    compare = postgres.verify
 
-    def slow(*arguments: Any) -> Any:
-        found = compare(*arguments)
+    def store() -> None:
         sql(shop, "insert into orders values (2, 2)")
         assert shop.run().success
         assert shown(shop)[0] == "green"
         # SQLite keeps whole seconds of when the result is reported.
         time.sleep(1)
-        return found
 
-    monkeypatch.setattr(postgres, "verify", slow)
+    at_call(monkeypatch, postgres, "verify", store, after=True)
     shop.verify()
 
     word, _, told = shown(shop)
@@ -312,14 +310,7 @@ def test_a_part_that_is_compared_while_the_table_is_copied_shows_nothing_of_the_
     from pgque_dagster.client.replicas.postgres import verify as postgres
 
     monkeypatch.setattr(parts, "WHOLE_BYTES", -1)
-    compare = postgres.verify
-
-    def slow(*arguments: Any) -> Any:
-        found = compare(*arguments)
-        copy(shop)
-        return found
-
-    monkeypatch.setattr(postgres, "verify", slow)
+    at_call(monkeypatch, postgres, "verify", lambda: copy(shop), after=True)
     (found,) = shop.verify(of_one_part(shop))
     assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
 

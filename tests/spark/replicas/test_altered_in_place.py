@@ -18,6 +18,7 @@ from pgque_dagster.client.replicas.standing import find_standings
 from pgque_dagster.spark.replicas import commit
 from pgque_dagster.spark.replicas.formats import replica_of
 from tests.support.replicas.replication import QUEUE, LakeReplication, with_columns_of
+from tests.support.runner.calls import at_call
 
 T = "public.t"
 # What a table gets in added columns, by type: the default, the text of it in events, and the value.
@@ -227,15 +228,7 @@ def test_what_cannot_be_followed_is_left(table: LakeReplication) -> None:
 
 def while_files_are_written(monkeypatch: pytest.MonkeyPatch, step: Callable[[], object]) -> None:
     """Has something happen once when files are written again, before the commit."""
-    rewrite, left = commit.rewrite_files, [step]
-
-    def rewritten(*arguments: Any) -> Any:
-        done = rewrite(*arguments)
-        if left:
-            left.pop()()
-        return done
-
-    monkeypatch.setattr(commit, "rewrite_files", rewritten)
+    at_call(monkeypatch, commit, "rewrite_files", step, after=True)
 
 
 def test_a_compaction_in_between_loses_nothing(

@@ -3,7 +3,6 @@
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,6 +12,7 @@ from pgque_dagster.spark.sinks import compaction
 from pgque_dagster.spark.sinks.delta import maintenance, replacing, sink
 from tests.support.replicas.delta import T, folder, prepare, vector_files, vectors
 from tests.support.replicas.replication import DeltaReplication
+from tests.support.runner.calls import at_call
 
 
 def test_maintenance_keeps_the_vector_files_that_readers_may_need(
@@ -52,18 +52,13 @@ def test_a_compaction_while_rows_are_found_loses_nothing(
         delta.follow(
             f"update t set v = 2 where id = {number}; insert into t values (1{number}0, 1)"
         )
-    find, calls = replacing.find_positions, []
 
-    def finding(*arguments: Any) -> Any:
-        found = find(*arguments)
-        calls.append(len(found))
-        if len(calls) == 1:
-            assert delta.sink(T).maintain(delta.spark, delta.url).by == 1
-        return found
+    def compact() -> None:
+        assert delta.sink(T).maintain(delta.spark, delta.url).by == 1
 
-    monkeypatch.setattr(replacing, "find_positions", finding)
+    found = at_call(monkeypatch, replacing, "find_positions", compact, after=True)
     delta.follow("update t set v = 3 where id in (2, 3); delete from t where id = 110")
-    assert calls == [3, 1]
+    assert [len(each) for each in found] == [3, 1]
     delta.check()
     assert len(delta.copied) == 1
     # The file of the attempt on the older version is removed.
@@ -79,17 +74,10 @@ def test_rows_that_are_deleted_while_a_file_is_written_anew_stay_deleted(
     monkeypatch.setattr(compaction, "_LARGE_BYTES", 1)
     prepare(delta, 20)
     delta.follow("update t set v = 2 where id % 5 = 0")
-    publish, calls = maintenance.commit, []
-
-    def committed(*arguments: Any) -> None:
-        calls.append(1)
-        if len(calls) == 1:
-            delta.follow(f"update t set v = 3 where id = 7; delete from t where {deleted}")
-        publish(*arguments)
-
-    monkeypatch.setattr(maintenance, "commit", committed)
+    change = f"update t set v = 3 where id = 7; delete from t where {deleted}"
+    commits = at_call(monkeypatch, maintenance, "commit", lambda: delta.follow(change))
     done = delta.sink(T).maintain(delta.spark, delta.url)
-    assert len(calls) == (1 if deleted == "true" else 2)
+    assert len(commits) == (1 if deleted == "true" else 2)
     assert (done.replaced, done.by) == ((0, 0) if deleted == "true" else (1, 1))
     delta.check()
     delta.follow_and_check("update t set v = 4; insert into t values (0, 1)")
@@ -102,14 +90,7 @@ def test_rows_that_are_restored_while_a_file_is_written_anew_are_there(
     prepare(delta)
     before = delta.table(T).version()
     delta.follow("delete from t where id < 5")
-    publish, restore = maintenance.commit, [before]
-
-    def committed(*arguments: Any) -> None:
-        if restore:
-            delta.table(T).restore(restore.pop())
-        publish(*arguments)
-
-    monkeypatch.setattr(maintenance, "commit", committed)
+    at_call(monkeypatch, maintenance, "commit", lambda: delta.table(T).restore(before))
     assert delta.sink(T).maintain(delta.spark, delta.url).replaced == 0
     assert len(delta.arrow(T)) == 10
 

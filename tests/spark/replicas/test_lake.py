@@ -22,6 +22,7 @@ from tests.support.replicas.replication import (
     LakeReplication,
     adopt,
 )
+from tests.support.runner.calls import at_call
 
 pytestmark = pytest.mark.each_format
 
@@ -119,18 +120,13 @@ def test_a_compaction_while_files_are_written_loses_nothing(
     iceberg.capture("public.t")
     for number in range(3):
         iceberg.follow(f"insert into t values ({number}, 1)")
-    find, calls = replicas.find_positions, []
 
-    def finding(*arguments: Any) -> Any:
-        found = find(*arguments)
-        calls.append(len(found))
-        if len(calls) == 1:
-            assert iceberg.sink("public.t").maintain(iceberg.spark, iceberg.url).by == 1
-        return found
+    def compact() -> None:
+        assert iceberg.sink("public.t").maintain(iceberg.spark, iceberg.url).by == 1
 
-    monkeypatch.setattr(replicas, "find_positions", finding)
+    found = at_call(monkeypatch, replicas, "find_positions", compact, after=True)
     iceberg.follow("update t set v = 2 where id = 1; delete from t where id = 2")
-    assert calls == [2, 1]
+    assert [len(each) for each in found] == [2, 1]
     iceberg.check()
     assert len(iceberg.copied) == 1
     assert len(iceberg.files("public.t")) == 2

@@ -20,6 +20,7 @@ from tests.support.replicas.parts import (
     until_copied,
 )
 from tests.support.replicas.replication import DeltaReplication, LakeReplication
+from tests.support.runner.calls import at_call
 from tests.support.servers.logins import as_login
 from tests.support.servers.machines import needs_a_small_disk, small_disk
 from tests.support.servers.standbys import replicas
@@ -43,18 +44,16 @@ def test_rows_that_another_program_writes_meanwhile_stay_until_a_repair(
 ) -> None:
     until_copied(table)
     table.repair()
-    inner = parts.CopyInParts.rows
 
-    def writing(copy: parts.CopyInParts) -> tuple[int, str, DataFrame]:
+    def write() -> None:
         table.repeat_rows("public.t", as_ours=False)
-        return inner(copy)
 
     with monkeypatch.context() as patch:
         if is_late:
-            patch.setattr(parts.CopyInParts, "rows", writing)
+            at_call(patch, parts.CopyInParts, "rows", write)
         else:
             run(table)
-            table.repeat_rows("public.t", as_ours=False)
+            write()
         has_failed(table)
     table.end_pauses()
     assert "another program has written to the replica of public.t" in has_failed(table)

@@ -25,6 +25,7 @@ from pgque_dagster.spark.sinks.iceberg.deletes import write_positions
 from pgque_dagster.spark.sinks.iceberg.snapshot import commit_snapshot
 from pgque_dagster.spark.sinks.iceberg.table_files import planned, root_of
 from tests.support.replicas.replication import IcebergReplication
+from tests.support.runner.calls import at_call
 from tests.support.servers.s3 import s3_server
 from tests.support.spark.iceberg_tables import by_duckdb
 from tests.support.spark.lakes import iceberg_catalog
@@ -195,16 +196,12 @@ def test_files_without_ids_of_columns_stay_readable_in_tables_of_earlier_version
 def test_files_do_not_get_into_a_table_whose_columns_have_other_ids(
     table: IcebergReplication, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find, changes = replicas.find_positions, [("v", IntegerType())]
+    def change() -> None:
+        found = table.table("public.t")
+        found.update_schema(allow_incompatible_changes=True).delete_column("v").commit()
+        found.update_schema().add_column("v", IntegerType()).commit()
 
-    def finding(*arguments: Any) -> Any:
-        if changes:
-            found, (name, kind) = table.table("public.t"), changes.pop()
-            found.update_schema(allow_incompatible_changes=True).delete_column(name).commit()
-            found.update_schema().add_column(name, kind).commit()
-        return find(*arguments)
-
-    monkeypatch.setattr(replicas, "find_positions", finding)
+    at_call(monkeypatch, replicas, "find_positions", change)
     with pytest.raises(StorageFailed, match=r"columns of .*public\.t were changed"):
         table.follow("update t set v = 1")
     table.follow_and_check()
@@ -287,18 +284,12 @@ def test_rows_that_are_deleted_while_a_file_is_written_anew_stay_deleted(
 ) -> None:
     follow(table, "insert into t select n, 1 from generate_series(2001, 2400) n")
     follow(table, "delete from t where id % 4 = 0")
-    sink, plan, calls = table.sink("public.t"), maintenance.planned, []
-
-    def planned_(*arguments: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 2:
-            follow(table, f"update t set v = 2 where id % 10 = 3; delete from t where {deleted}")
-        return plan(*arguments)
-
-    monkeypatch.setattr(maintenance, "planned", planned_)
+    sink = table.sink("public.t")
+    change = f"update t set v = 2 where id % 10 = 3; delete from t where {deleted}"
+    plans = at_call(monkeypatch, maintenance, "planned", lambda: follow(table, change), number=2)
     sink.maintain(table.spark, table.url)
     table.check()
-    assert len(calls) > 2
+    assert len(plans) > 2
     follow(table, "update t set v = 3; insert into t values (1, 1) on conflict do nothing")
 
 

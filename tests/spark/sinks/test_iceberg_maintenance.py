@@ -14,7 +14,7 @@ from pgque_dagster.client import Batch, Client, InvalidArgument
 from pgque_dagster.spark.sinks.iceberg import maintenance
 from tests.programs.signals import signalled
 from tests.support.queues.events import claim, publish
-from tests.support.spark.attempts import once_before_the_swap
+from tests.support.runner.calls import at_call
 from tests.support.spark.lakes import OLD_SECONDS, SCHEMA, IcebergLake, age
 
 TYPES = (
@@ -67,18 +67,9 @@ def test_a_batch_is_not_doubled_if_its_snapshot_is_forgotten_as_well(lake: Icebe
     assert lake.numbers() == [1, 2, 3]
 
 
-def before_the_commit(monkeypatch: pytest.MonkeyPatch, step: Callable[[], object]) -> list[int]:
-    """Has something happen once when the copies are made. Returns the number of commits tried."""
-    entries_of, calls = maintenance.entries_of, []
-
-    def entries(*arguments: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 1:
-            step()
-        return entries_of(*arguments)
-
-    monkeypatch.setattr(maintenance, "entries_of", entries)
-    return calls
+def before_the_commit(monkeypatch: pytest.MonkeyPatch, step: Callable[[], object]) -> list[Any]:
+    """Has something happen once when the copies are made. Returns as many as commits are tried."""
+    return at_call(monkeypatch, maintenance, "entries_of", step)
 
 
 def test_the_commit_is_repeated_if_a_batch_comes_first(
@@ -168,15 +159,7 @@ def test_a_batch_that_comes_while_snapshots_are_forgotten_is_kept(
     monkeypatch.setattr(maintenance, "_SNAPSHOTS", 1)
     lake.store(1)
     lake.store(2)
-    descriptions, calls = maintenance._descriptions, []
-
-    def described(*arguments: Any) -> set[str]:
-        calls.append(1)
-        if len(calls) == 1:
-            lake.store(3)
-        return descriptions(*arguments)
-
-    monkeypatch.setattr(maintenance, "_descriptions", described)
+    at_call(monkeypatch, maintenance, "_descriptions", lambda: lake.store(3))
 
     lake.maintain()
 
@@ -287,7 +270,7 @@ def test_files_that_are_published_while_the_sweep_looks_are_kept(
         age(lake.folder)
         assert lake.maintain() == []
 
-    once_before_the_swap(monkeypatch, lake.output, swept)
+    at_call(monkeypatch, lake.output, "replace", swept)
     lake.store(2)
 
     assert lake.maintain() == []

@@ -18,8 +18,9 @@ from pgque_dagster.client import BatchNotOpen, Client, InvalidArgument
 from pgque_dagster.spark import DeltaSink, IcebergSink, SparkBatch
 from pgque_dagster.spark.sinks.files.storage import StorageFailed
 from tests.support.queues.events import claim
+from tests.support.runner.calls import at_call
 from tests.support.servers.s3 import S3
-from tests.support.spark.attempts import next_batch, once_before_the_swap, results_of_swaps
+from tests.support.spark.attempts import next_batch
 from tests.support.spark.lakes import SCHEMA, TABLE, DeltaLake, IcebergLake, of_another
 from tests.support.spark.stored_tables import iceberg_catalog
 
@@ -70,7 +71,7 @@ def test_a_stale_attempt_that_read_the_table_before_the_other_committed_cannot_c
     stale = lake.batch(*range(9))
 
     # The stale attempt is behind its renewal, and goes on when the other one has acked.
-    once_before_the_swap(monkeypatch, lake.output, lambda: lake.take_over(stale))
+    at_call(monkeypatch, lake.output, "replace", lambda: lake.take_over(stale))
     with pytest.raises(BatchNotOpen):
         lake.write(stale, where="number < 3")
 
@@ -81,15 +82,14 @@ def test_a_stale_attempt_that_read_the_table_before_the_other_committed_cannot_c
 def test_two_batches_at_once_both_get_into_the_table(
     lake: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    results = results_of_swaps(monkeypatch, lake.output)
     first, second = lake.batch(1), of_another(lake)
 
-    once_before_the_swap(monkeypatch, lake.output, lambda: lake.write(second))
+    swaps = at_call(monkeypatch, lake.output, "replace", lambda: lake.write(second))
     lake.write(first)
 
     assert {row[2] for row in lake.rows()} == {first.batch_id, second.batch_id}
-    # The second's, and the first's, which the format's library must not repeat by itself.
-    assert results == [True, False, True]
+    # The first's, which the format's library must not repeat by itself, and the second's.
+    assert swaps == [False, True, True]
 
 
 def test_rows_that_were_united_before_the_ack_are_replaced(lake: Any) -> None:
@@ -111,7 +111,7 @@ def test_small_files_are_united_before_a_batch_is_committed(
     lake.store(2, schema_evolution="add_columns")
     batch = lake.batch(3)
 
-    once_before_the_swap(monkeypatch, lake.output, lake.compact)
+    at_call(monkeypatch, lake.output, "replace", lake.compact)
     lake.write(batch)
 
     assert lake.numbers() == [1, 2, 3]
@@ -232,7 +232,7 @@ def test_a_table_that_is_deleted_meanwhile_is_an_error_and_the_next_attempt_succ
     batch = lake.batch(1)
     told = lake.location if isinstance(lake, DeltaLake) else TABLE
 
-    once_before_the_swap(monkeypatch, lake.output, lake.drop)
+    at_call(monkeypatch, lake.output, "replace", lake.drop)
     with pytest.raises(StorageFailed, match=rf"{told}.*batch {batch.batch_id} of orders"):
         lake.write(batch)
 
@@ -285,7 +285,7 @@ def test_a_table_that_was_created_again_does_not_take_a_commit_for_the_old_one(
             lake.write(other, "9L as number", "name")
             other.claim.release()
 
-    once_before_the_swap(monkeypatch, lake.output, created_again)
+    at_call(monkeypatch, lake.output, "replace", created_again)
     with pytest.raises(StorageFailed) as told:
         lake.write(batch, **options)
 

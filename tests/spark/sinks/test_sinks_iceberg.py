@@ -23,8 +23,8 @@ from pgque_dagster.spark.sinks.files.storage import Storage, StorageFailed
 from pgque_dagster.spark.sinks.iceberg.catalog import open_catalog
 from tests.support.queues.events import claim, publish
 from tests.support.queues.sql import PATIENCE_SECONDS
+from tests.support.runner.calls import at_call
 from tests.support.servers.logins import as_login
-from tests.support.spark.attempts import once_before_the_swap
 from tests.support.spark.lakes import SCHEMA, TABLE, IcebergLake, age
 
 
@@ -61,7 +61,7 @@ def test_tables_may_be_in_another_catalog(
     elsewhere: dict[str, Any] = {"catalog": properties}
     stale = lake.batch(1)
 
-    once_before_the_swap(monkeypatch, lake.output, lambda: lake.take_over(stale, **elsewhere))
+    at_call(monkeypatch, lake.output, "replace", lambda: lake.take_over(stale, **elsewhere))
     with pytest.raises(BatchNotOpen):
         lake.write(stale, "9L as number", "name", **elsewhere)
 
@@ -81,7 +81,7 @@ def test_a_catalog_that_is_away_between_write_and_commit_leaves_nothing_half_pub
     batch = lake.batch(2)
     rename = partial(execute, lake.client, "alter schema iceberg_catalog rename to away")
 
-    once_before_the_swap(monkeypatch, lake.output, rename)
+    at_call(monkeypatch, lake.output, "replace", rename)
     with pytest.raises(StorageFailed, match=rf"{TABLE} did not take batch {batch.batch_id}"):
         lake.write(batch)
     execute(lake.client, "alter schema away rename to iceberg_catalog")

@@ -19,7 +19,7 @@ from pgque_dagster.spark import ParquetSink, SparkBatch
 from pgque_dagster.spark.sinks.files.folders import FolderOutput, FolderState
 from pgque_dagster.spark.sinks.files.storage import Storage
 from tests.support.queues.events import claim, make_queue, publish
-from tests.support.spark.attempts import once_before_the_swap
+from tests.support.runner.calls import at_call
 
 # The years that nanoseconds since 1970 do not reach.
 OLD = (date(1, 1, 3) - date(1970, 1, 1)).days * 86_400_000_000
@@ -166,7 +166,7 @@ def test_of_two_first_batches_at_once_the_one_with_other_columns_is_refused(
     def overtake() -> None:
         store(client, tmp_path, spark.range(1), "others")
 
-    once_before_the_swap(monkeypatch, FolderOutput, overtake)
+    at_call(monkeypatch, FolderOutput, "replace", overtake)
 
     with pytest.raises(InvalidArgument, match="id is bigint there, int here"):
         store(client, tmp_path, spark.range(1).selectExpr("cast(id as int) as id"))

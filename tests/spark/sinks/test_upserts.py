@@ -12,9 +12,10 @@ from pyspark.sql import SparkSession
 
 from pgque_dagster.client import BatchNotOpen, Client, InvalidArgument
 from pgque_dagster.spark import DeltaSink, IcebergSink, PostgresSink
+from tests.support.runner.calls import at_call
 from tests.support.servers.s3 import S3
 from tests.support.spark import delta_tables, iceberg_tables
-from tests.support.spark.attempts import next_batch, once_before_the_swap
+from tests.support.spark.attempts import next_batch
 from tests.support.spark.delta_tables import read_delta
 from tests.support.spark.lakes import SCHEMA, TABLE, DeltaLake, IcebergLake, of_another
 from tests.support.spark.stored_tables import iceberg_catalog
@@ -145,9 +146,10 @@ def test_a_key_that_is_a_text_is_refused(sink: Any) -> None:
 def test_a_stale_attempt_does_not_merge(lake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     stale = lake.batch(1)
 
-    once_before_the_swap(
+    at_call(
         monkeypatch,
         lake.output,
+        "replace",
         lambda: lake.take_over(stale, "number", "'later' as name", **UPSERT),
     )
     with pytest.raises(BatchNotOpen):
@@ -168,7 +170,7 @@ def test_rows_are_found_again_after_another_batch_and_a_compaction(
         lake.write(of_another(lake), "number", "'other' as name", **UPSERT)
         lake.compact()
 
-    once_before_the_swap(monkeypatch, lake.output, change)
+    at_call(monkeypatch, lake.output, "replace", change)
     lake.write(batch, "number", "'last' as name", **UPSERT)
 
     assert stored(lake) == {1: "other", 2: "last", 3: "last", 4: "x"}
