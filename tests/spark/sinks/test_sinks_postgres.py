@@ -19,10 +19,10 @@ from pgque_dagster.client import (
     ledger,
 )
 from pgque_dagster.spark import PostgresSink
-from pgque_dagster.spark.address import DatabaseAddress
 from pgque_dagster.spark.sinks.postgres import stage
 from tests.support.queues.events import publish
 from tests.support.queues.sql import PATIENCE_SECONDS, connect, rows, value
+from tests.support.runner.calls import at_call
 from tests.support.runner.waiting import wait_until
 from tests.support.spark.balances import ADD, TABLE, Work, balances, run, somebody_waits, stages
 
@@ -127,16 +127,11 @@ def test_of_two_attempts_at_once_elsewhere_one_counts(
     late = work.claim()
     late.claim.release()
     new = work.claim()
-    fill = stage.Stage.fill
 
-    def overtaken(self: stage.Stage, address: DatabaseAddress, given: Any) -> None:
-        fill(self, address, given)
-        monkeypatch.setattr(stage.Stage, "fill", fill)
-        work.write(new, url=elsewhere)
-
-    monkeypatch.setattr(stage.Stage, "fill", overtaken)
+    checks = at_call(monkeypatch, stage.Stage, "check", lambda: work.write(new, url=elsewhere))
     work.write(late, url=elsewhere)
 
+    assert len(checks) == 2
     assert balances(elsewhere) == [("x", 1.0)]
 
 
