@@ -84,7 +84,7 @@ def test_a_run_that_is_canceled_too_late_has_an_end(
 ) -> None:
     instance = make_instance("{}")
     descriptor, lock = locked_file()
-    with Path(descriptor).open("rb"):
+    with os.fdopen(descriptor, "rb"):
         here = Address(os.uname().nodename, os.getpid(), lock)
         run = instance.create_run_for_job(a_job, tags={"pgque/warm_process": str(here)})
         if lives:
