@@ -84,9 +84,11 @@ class WarmProcess:
         """Starts the run `run_id` of the instance of the reference.
 
         Raises:
-            OSError: if the process has died.
+            OSError: if the process has died, or others would take it for dead.
         """
         assert self.run_id is not None
+        # It is gone before `_on_end`. Until then, some systems remove files that grow old.
+        os.utime(self.address.lock)
         self._channel.send((self.run_id, reference))
         self.runs += 1
         self.is_executing = True
@@ -106,13 +108,10 @@ class WarmProcess:
             self._channel.send(None)
 
     def _wait(self, answers: socket.socket) -> None:
-        """Ends `_listen` after the process, even if a child of it has its end of the socket.
-
-        From then on, `execute` fails.
-        """
+        """Ends `_listen` after the process, even if a child of it has its end of the socket."""
         with answers, suppress(OSError):
             self._process.wait()
-            answers.shutdown(socket.SHUT_RDWR)
+            answers.shutdown(socket.SHUT_RD)
 
     def _listen(self) -> None:
         while (answer := self._receive()) is not None:

@@ -18,6 +18,7 @@ import dagster as dg
 import pytest
 
 from pgque_dagster.launcher import dagster_internals
+from pgque_dagster.launcher.liveness import Address
 from pgque_dagster.project.keys import WAITS
 from tests.support.dagster import warm_project
 from tests.support.dagster.sensing import remote_origin
@@ -302,6 +303,16 @@ def test_a_process_that_a_run_leaves_unfit_for_others_ends(warm: Warm, op: str) 
     run = warm.start(op)
     warm.wait_until_gone(warm.note(run)[1])
     assert warm.status(run) == "SUCCESS"
+
+
+def test_a_process_whose_file_was_removed_gets_no_run(warm: Warm) -> None:
+    run = warm.start("say")
+    _, process = warm.note(run)
+    assert warm.end_of(run) == "SUCCESS"
+    Path(Address.read(warm.tag(run) or "").lock).unlink()
+
+    assert warm.said()[1] != process
+    warm.wait_until_gone(process)
 
 
 @pytest.mark.slow
