@@ -36,6 +36,15 @@ def read(reader: PgqueStreamReader, start: dict, end: dict) -> list[str]:
     ]
 
 
+def stored(client: Client, reader: PgqueStreamReader) -> tuple[dict, dict]:
+    """Reads a micro-batch of one event, which Spark does not commit. Returns its offsets."""
+    start = reader.initialOffset()
+    publish(client, ["a"])
+    end = reader.latestOffset()
+    read(reader, start, end)
+    return start, end
+
+
 def position(client: Client) -> int:
     with client.transaction() as db:
         return int(value(db, "select last_tick from pgque.get_consumer_info('orders', 'revenue')"))
@@ -44,28 +53,22 @@ def position(client: Client) -> int:
 def test_the_next_micro_batch_finishes_one_that_spark_did_not_commit(
     client: Client, reader: PgqueStreamReader
 ) -> None:
-    start = reader.initialOffset()
-    publish(client, ["a"])
-    stored = reader.latestOffset()
-    read(reader, start, stored)
+    start, end = stored(client, reader)
     publish(client, ["b"])
     restarted = PgqueStreamReader(options(client))
     reader.stop()
     newest = restarted.latestOffset()
 
     assert position(client) == start["tick"]
-    assert read(restarted, stored, newest) == ["b"]
-    assert position(client) == stored["tick"]
+    assert read(restarted, end, newest) == ["b"]
+    assert position(client) == end["tick"]
     restarted.stop()
 
 
 def test_a_micro_batch_that_is_planned_again_has_the_same_events(
     client: Client, reader: PgqueStreamReader
 ) -> None:
-    start = reader.initialOffset()
-    publish(client, ["a"])
-    end = reader.latestOffset()
-    read(reader, start, end)
+    start, end = stored(client, reader)
 
     assert reader.latestOffset() == end  # without news
     assert read(reader, end, end) == []
@@ -75,10 +78,7 @@ def test_a_micro_batch_that_is_planned_again_has_the_same_events(
 
 
 def test_rotation_waits_for_what_is_not_stored(client: Client, reader: PgqueStreamReader) -> None:
-    start = reader.initialOffset()
-    publish(client, ["a"])
-    end = reader.latestOffset()
-    read(reader, start, end)
+    _, end = stored(client, reader)
     with connect(client.url) as db:
         for is_stored in (False, True):
             if is_stored:
@@ -119,10 +119,7 @@ def test_the_checkpoint_of_another_consumer_or_registration_is_refused(
 
 
 def test_asking_for_nothing_finishes_nothing(client: Client, reader: PgqueStreamReader) -> None:
-    start = reader.initialOffset()
-    publish(client, ["a"])
-    end = reader.latestOffset()
-    read(reader, start, end)
+    start, end = stored(client, reader)
     reader.stop()
 
     assert reader.partitions(end, end) == []
@@ -169,9 +166,7 @@ def test_a_lease_is_waited_for_unless_it_is_longer_than_the_querys_own(client: C
 def test_a_reader_that_is_stopped_leaves_a_started_batch_open(
     client: Client, reader: PgqueStreamReader
 ) -> None:
-    start = reader.initialOffset()
-    publish(client, ["a"])
-    read(reader, start, reader.latestOffset())
+    start, _ = stored(client, reader)
     reader.stop()
 
     lease = client.lease_info("orders", "revenue")
