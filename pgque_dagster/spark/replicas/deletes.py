@@ -94,8 +94,8 @@ def changed_rows(
 ) -> DataFrame:
     """Returns the changes that a batch makes in a replica, with `DELETED`.
 
-    `changes` are the result of `net_changes`. `old` are the rows of the replica, for `history` or if
-    it has more columns than its source.
+    `changes` are the result of `net_changes`. `old` are the rows of the replica, for `history` or
+    if it has more columns than its source.
     """
     if old is not None:
         keys = f.broadcast(changes.select(*_named(key)))

@@ -128,12 +128,9 @@ def test_killed_at_parting_and_at_joining(
     replication.catch_up()
     replication.check("public.a", "public.c")
     mend(replication)
-    replication.end_pauses()
-    replication.catch_up()
+    join(replication)
     insert(replication, 6)
-    replication.catch_up()
-    assert noted(replication) == []
-    replication.check()
+    replication.follow_and_check()
     assert len([each for each in replication.copied if "copying" in each]) == 3
 
 
@@ -253,10 +250,7 @@ def test_a_table_that_stands_apart_in_a_dump_is_exact_after_it_is_restored(
             replication.catch_up()
         adopt(replication, str(refused.value))
         mend(replication)
-        replication.end_pauses()
-        replication.catch_up()
+        join(replication)
         insert(replication, 6)
-        replication.catch_up()
-        assert noted(replication) == []
-        replication.check()
+        replication.follow_and_check()
         assert replication.verify("public.b").is_equal
