@@ -89,8 +89,12 @@ def end_started() -> None:
 def main(parent: int, by: str, folder: str) -> None:
     told = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: told.set())
+    had_terminal = _has_terminal(parent)
     while os.getppid() == parent and not told.wait(_LOOK_SECONDS):
-        pass
+        # When a terminal is closed, only its session's leader is told. make waits for its program.
+        if had_terminal and not _has_terminal(parent):
+            _send(signal.SIGHUP, [parent])
+            had_terminal = False
     _end(by)
     if os.getppid() == parent:
         time.sleep(_PATIENCE_FOR_LAST)
@@ -98,6 +102,14 @@ def main(parent: int, by: str, folder: str) -> None:
             os.kill(parent, signal.SIGKILL)
         _end(by)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _has_terminal(process: int) -> bool:
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[4] != "0"
 
 
 def _end(by: str) -> None:

@@ -1,6 +1,7 @@
 """Nothing is left of tests that a signal ends."""
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -53,29 +54,39 @@ MAKE = ["make", f"--file={ROOT / 'Makefile'}", "--assume-old=archive", f"PYTHON=
         ([*PYTEST, "-n1"], os.kill, signal.SIGINT),
         # make uses a shell because of the characters.
         ([*MAKE, "test", "ARGS=-n1 -k '' -W \"ignore:;\""], os.kill, signal.SIGTERM),
+        # Only make is told that its terminal is closed.
+        (["setsid", "--ctty", *MAKE, "test", "ARGS=-n1"], None, signal.SIGHUP),
     ],
 )
 def test_a_signal_leaves_no_process_and_no_file(
-    tmp_path: Path, command: list[str], send: Callable[[int, int], None], number: signal.Signals
+    tmp_path: Path,
+    command: list[str],
+    send: Callable[[int, int], None] | None,
+    number: signal.Signals,
 ) -> None:
     (tmp_path / "conftest.py").write_text(CONFIGURATION)
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider\n")
     (tmp_path / "test_it.py").write_text(f"PROGRAM = {PROGRAM!r}\n{TEST}")
     (tmp_path / "temporary").mkdir()
+    user, terminal = pty.openpty()
     with subprocess.Popen(
         command,
+        stdin=terminal,
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path / "temporary")},
-        start_new_session=True,
+        start_new_session=send is not None,
     ) as tests:
+        os.close(terminal)
         wait_until(lambda: tests.poll() is not None or any(tmp_path.rglob("started")))
         (started,) = tmp_path.rglob("started")
         semaphore, *processes = started.read_text().split()
         assert Path(semaphore).exists()
-        (below,) = psutil.Process(tests.pid).children() if command[0] == "make" else [tests]
+        (below,) = psutil.Process(tests.pid).children() if "make" in command else [tests]
         mark = f"{os.environ[MARK]}/{below.pid}"
         assert set(map(int, processes)) <= set(marked(mark))
-        send(tests.pid, number)
+        if send is not None:
+            send(tests.pid, number)
+        os.close(user)
     wait_until(lambda: not marked(mark) and not list((tmp_path / "temporary").iterdir()))
     assert not Path(semaphore).exists()
 
