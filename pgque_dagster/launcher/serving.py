@@ -17,6 +17,7 @@ from pathlib import Path
 
 import dagster as dg
 
+from ..client import PgqueError
 from ..client.replicas.verify import THREAD
 from .dagster_internals import execute, instance_of, local_environment, resources_of
 from .source_files import loaded_files
@@ -86,6 +87,8 @@ def _prepare(origin: str) -> None:
 
             with dg.build_resources({"pyspark": spark}) as opened:
                 open_session(opened.pyspark)
+    except PgqueError as error:
+        logger.error("a warm process cannot open its Spark session: %s", error)
     except Exception:
         # A run does it again, and is where users look for errors.
         logger.exception("preparing a warm process")

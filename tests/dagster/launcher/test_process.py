@@ -11,8 +11,9 @@ from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 from types import ModuleType
 
 import pytest
+from pyspark.errors import PySparkRuntimeError
 
-from pgque_dagster.launcher import process
+from pgque_dagster.launcher import process, serving
 from pgque_dagster.launcher.process import Code, WarmProcess
 from pgque_dagster.launcher.source_files import loaded_files
 
@@ -120,3 +121,22 @@ def test_a_folder_that_cannot_be_listed_hides_no_other_file(
         os.chdir("folder" * 40)
 
     assert str(tmp_path / "component.yaml") in loaded_files()
+
+
+def test_a_process_that_finds_no_java_says_so_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Resource:
+        @property
+        def spark_session(self) -> None:
+            raise PySparkRuntimeError("no gateway")  # as PySpark without Java
+
+    monkeypatch.setattr(serving, "resources_of", lambda _: {"pyspark": Resource()})
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+
+    serving._prepare("")
+
+    (told,) = caplog.records
+    assert "Spark needs Java 17" in told.getMessage()
+    assert told.exc_info is None
