@@ -25,7 +25,7 @@ the queue orders, and the asset revenue, which Spark computes from its batches
 
 Next:{enter}{install}
   python -m pytest     # computes revenue from rows, without a server
-  dg dev               # http://127.0.0.1:3000
+  dg dev               # prints the address of its UI
 
 While that runs, in a second terminal in the same folder:
   pgque send --wait 10m orders '{{"product": "tea", "total": 4.5}}'
