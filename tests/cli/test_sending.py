@@ -69,14 +69,15 @@ def test_a_queue_that_comes_late_is_waited_for_before_standard_input_is_read(
     def tell_and_create(what: str) -> None:
         tell(what)
         with Client(client.url) as another:
-            another.create_queue(what.split()[-1])
+            another.create_queue(what.split()[3])
 
     monkeypatch.setattr(printing, "_MOMENT_SECONDS", 0.05)
     monkeypatch.setattr(printing, "_tell", tell_and_create)
     one = pgque("send", "late", "{}", "--wait", "60s")
     lines = pgque("send", "later", "-", "--wait", "60s", stdin="1\n2\n")
     assert one.stdout == "sent event 1 to late\n"
-    assert one.stderr == "pgque: waiting for queue late ...\n"
+    told = r"pgque: waiting for queue late in database \w+ on \S+ \.\.\.\n"
+    assert re.fullmatch(told, one.stderr)
     assert lines.stdout == "events sent to later: 2\n"
 
 

@@ -60,7 +60,10 @@ def send(
 def _wait_for_queue(client: Client, queue: str, patience: timedelta) -> None:
     """Returns once the queue exists, or after the given time."""
     deadline = time.monotonic() + patience.total_seconds()
-    with announce_if_slow(f"waiting for queue {queue}"):
+    with client.transaction() as connection:
+        # It may be another database than the one in which the queue is going to be.
+        where = f"database {connection.info.dbname} on {connection.info.host}"
+    with announce_if_slow(f"waiting for queue {queue} in {where}"):
         while time.monotonic() < deadline and queue not in client.run(queue_names()):
             time.sleep(_POLL_SECONDS)
 
