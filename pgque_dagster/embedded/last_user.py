@@ -30,6 +30,9 @@ def main() -> None:
     # It outlives the process that starts the server.
     if os.fork():
         return
+    # It ends after the server, to which a shutdown of the machine sends the same signal.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
     # Not until the end of the input: a child that its starter has forked keeps it open.
     is_started = sys.stdin.readline() != ""
     with (_FOLDER / "start.lock").open("rb") as start, (_FOLDER / "users.lock").open("rb") as users:
@@ -44,11 +47,13 @@ def main() -> None:
             # A server writes its process id first, then its options and the folder of its socket.
             _let_others_start(start)
             before, server = server, _server()
-            if server is None or server[0] != before[0]:
-                return
             with suppress(BlockingIOError):
-                flock(users, LOCK_EX | LOCK_NB)
-                _stop(*server)
+                if server is not None and server[0] == before[0]:
+                    flock(users, LOCK_EX | LOCK_NB)
+                    _stop(*server)
+                # Unlike the folder of the log, one for the socket alone is empty now.
+                with suppress(OSError):
+                    Path((server or before)[1]).rmdir()
                 return
 
 
@@ -83,8 +88,6 @@ def _stop(pid: str, socket_dir: str) -> None:
         deadline = time.monotonic() + _STOP_SECONDS
         while _server() == (pid, socket_dir) and time.monotonic() < deadline:
             time.sleep(0.1)
-        # Unlike the folder of the log, one for the socket alone is empty now.
-        Path(socket_dir).rmdir()
 
 
 if __name__ == "__main__":
