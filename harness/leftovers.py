@@ -89,12 +89,13 @@ def end_started() -> None:
 def main(parent: int, by: str, folder: str) -> None:
     told = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: told.set())
-    had_terminal = _has_terminal(parent)
+    before = _surroundings(parent)
     while os.getppid() == parent and not told.wait(_LOOK_SECONDS):
-        # When a terminal is closed, only its session's leader is told. make waits for its program.
-        if had_terminal and not _has_terminal(parent):
+        # Nobody tells make's program that make was killed, or that the terminal of make is closed.
+        now = _surroundings(parent)
+        if now != before:
             _send(signal.SIGHUP, [parent])
-            had_terminal = False
+        before = now
     _end(by)
     if os.getppid() == parent:
         time.sleep(_PATIENCE_FOR_LAST)
@@ -104,12 +105,14 @@ def main(parent: int, by: str, folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _has_terminal(process: int) -> bool:
+def _surroundings(process: int) -> tuple[str, ...]:
+    """The terminal of a process, and its parent if that is make."""
     try:
         status = Path(f"/proc/{process}/stat").read_text()
     except OSError:
-        return False
-    return status.rpartition(")")[2].split()[4] != "0"
+        return ()
+    _, parent, _, _, terminal, *_ = status.rpartition(")")[2].split()
+    return terminal, parent if "MAKELEVEL" in os.environ else ""
 
 
 def _end(by: str) -> None:
