@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import replace
+from typing import Any
 
 import psycopg
 import pytest
@@ -284,14 +285,17 @@ def test_an_excluded_column_gets_another_type(replication: Replication) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("deletes", [SOFT, HISTORY])
 def test_files_that_are_replaced_keep_the_values_of_dropped_columns(
-    iceberg: IcebergReplication, deletes: Deletes
+    lake: LakeReplication, deletes: Deletes
 ) -> None:
-    iceberg.target = replace(iceberg.target, deletes=deletes, merge_on_read=False)
-    copied_table(iceberg)
-    iceberg.follow("alter table t drop b; delete from t where id = 1")
-    iceberg.follow("update t set a = 'new' where id = 2")
-    found = {(row["id"], row["b"]) for row in iceberg.replica(T)}
-    assert {(3, "b3"), (4, "b4"), (5, "b5"), (2, None)} <= found
+    is_delta = isinstance(lake, DeltaReplication)
+    by_position: Any = {"deletion_vectors" if is_delta else "merge_on_read": False}
+    lake.target = replace(lake.target, deletes=deletes, **by_position)
+    copied_table(lake)
+    lake.follow("alter table t drop b; delete from t where id = 1")
+    lake.follow("update t set a = 'new' where id = 2")
+    found = {(row["id"], row["b"]) for row in lake.replica(T)}
+    assert {(1, "b1"), (3, "b3"), (4, "b4"), (5, "b5"), (2, None)} <= found
+    assert ((2, "b2") in found) == (deletes == HISTORY)
 
 
 def comments(replication: LakeReplication) -> dict[str, str]:
