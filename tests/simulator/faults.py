@@ -43,11 +43,6 @@ FAULTS = {
         "where b.ev_owner = r.ev_owner\n",
         "where false\n",
     ),
-    "retry_of_dead_letter": Fault(
-        "A dead letter that another session gives back comes again",
-        "and l.ev_id = d.ev_id)",
-        "and false)",
-    ),
     "retry_of_replay": Fault(
         "A dead letter that was given back comes again, and a second time when it is replayed",
         "where r.ev_owner = v_owner and r.ev_id = i_dead_letter.ev_id;",
