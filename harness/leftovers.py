@@ -91,10 +91,11 @@ def main(parent: int, by: str, folder: str) -> None:
     signal.signal(signal.SIGTERM, lambda *_: told.set())
     before = _surroundings(parent)
     while os.getppid() == parent and not told.wait(_LOOK_SECONDS):
-        # Nobody tells make's program that make was killed, or that the terminal of make is closed.
+        # Nobody tells make's program that the terminal of make is closed, or that make was killed.
         now = _surroundings(parent)
-        if now != before:
-            _send(signal.SIGHUP, [parent])
+        for number, old, new in zip((signal.SIGHUP, signal.SIGTERM), before, now, strict=True):
+            if new != old:
+                _send(number, [parent])
         before = now
     _end(by)
     if os.getppid() == parent:
@@ -105,12 +106,12 @@ def main(parent: int, by: str, folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _surroundings(process: int) -> tuple[str, ...]:
+def _surroundings(process: int) -> tuple[str, str]:
     """The terminal of a process, and its parent if that is make."""
     try:
         status = Path(f"/proc/{process}/stat").read_text()
     except OSError:
-        return ()
+        return "", ""
     _, parent, _, _, terminal, *_ = status.rpartition(")")[2].split()
     return terminal, parent if "MAKELEVEL" in os.environ else ""
 

@@ -54,8 +54,12 @@ MAKE = ["make", f"--file={ROOT / 'Makefile'}", "--assume-old=archive", f"PYTHON=
         ([*PYTEST, "-n1"], os.kill, signal.SIGINT),
         # make uses a shell because of the characters.
         ([*MAKE, "test", "ARGS=-n1 -k '' -W \"ignore:;\""], os.kill, signal.SIGTERM),
-        # Only make is told that its terminal is closed.
-        (["setsid", "--ctty", *MAKE, "test", "ARGS=-n1"], None, signal.SIGHUP),
+        # Only make is told that its terminal is closed. nohup would have the signal ignored.
+        (
+            ["env", "--default-signal=HUP", "setsid", "--ctty", *MAKE, "test", "ARGS=-n1"],
+            None,
+            signal.SIGHUP,
+        ),
     ],
 )
 def test_a_signal_leaves_no_process_and_no_file(
@@ -68,27 +72,32 @@ def test_a_signal_leaves_no_process_and_no_file(
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider\n")
     (tmp_path / "test_it.py").write_text(f"PROGRAM = {PROGRAM!r}\n{TEST}")
     (tmp_path / "temporary").mkdir()
+    # The tests themselves may be arguments of make.
+    given = {"MAKEFLAGS": "", "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path / "temporary")}
     user, terminal = pty.openpty()
     with subprocess.Popen(
         command,
         stdin=terminal,
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path / "temporary")},
+        env=os.environ | given,
         start_new_session=send is not None,
     ) as tests:
         os.close(terminal)
-        wait_until(lambda: tests.poll() is not None or any(tmp_path.rglob("started")))
-        (started,) = tmp_path.rglob("started")
-        semaphore, *processes = started.read_text().split()
-        assert Path(semaphore).exists()
-        (below,) = psutil.Process(tests.pid).children() if "make" in command else [tests]
-        mark = f"{os.environ[MARK]}/{below.pid}"
-        assert set(map(int, processes)) <= set(marked(mark))
-        if send is not None:
-            send(tests.pid, number)
-        os.close(user)
-    wait_until(lambda: not marked(mark) and not list((tmp_path / "temporary").iterdir()))
-    assert not Path(semaphore).exists()
+        try:
+            wait_until(lambda: tests.poll() is not None or any(tmp_path.rglob("started")))
+            (started,) = tmp_path.rglob("started")
+            semaphore, *processes = started.read_text().split()
+            assert Path(semaphore).exists()
+            (below,) = psutil.Process(tests.pid).children() if "make" in command else [tests]
+            mark = f"{os.environ[MARK]}/{below.pid}"
+            assert set(map(int, processes)) <= set(marked(mark))
+            if send is not None:
+                send(tests.pid, number)
+            os.close(user)
+            wait_until(lambda: not marked(mark) and not [*(tmp_path / "temporary").iterdir()])
+            assert not Path(semaphore).exists()
+        finally:
+            tests.kill()
 
 
 @pytest.mark.slow
