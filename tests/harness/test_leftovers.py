@@ -42,7 +42,7 @@ time.sleep(1000)
 
 
 PYTEST = [sys.executable, "-m", "pytest"]
-MAKE = ["make", f"--file={ROOT / 'Makefile'}", "--assume-old=archive", f"PYTHON={sys.executable}"]
+MAKE = ["make", f"--file={ROOT / 'Makefile'}", "--assume-old=archive", f"PYTHON='{sys.executable}'"]
 
 
 @pytest.mark.parametrize(
