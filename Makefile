@@ -1,7 +1,6 @@
 .DEFAULT_GOAL := help
 PYTHON := .venv/bin/python
 PG ?= 18
-# With `exec`, a signal to make also reaches the program if make needs a shell for its arguments.
 # For root, whose folders may be closed to the user who runs the embedded PostgreSQL.
 export PGQUE_OPEN_FOLDERS = 1
 # The installer compiles nothing, and hundreds of processes import the same modules.
@@ -22,6 +21,7 @@ demo: java venv-demo  ## Replicate a bank under load into Delta, kill a run, and
 dev: java venv-demo  ## Run the demo with live load and the Dagster UI until Ctrl-C
 	@$(PYTHON) -m demo --interactive
 
+# With `exec`, a signal to make also reaches the program if make needs a shell for its arguments.
 .PHONY: test
 test: export PGQUE_TEST_PG = $(PG)
 test: archive  ## Run the tests, three at a time (PG=16: version of PostgreSQL; ARGS=...: pytest options)

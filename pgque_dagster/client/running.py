@@ -49,7 +49,8 @@ def stopping_on_signals(
     def drain(number: int, frame: FrameType | None) -> None:
         restore()
         received.append(number)
-        # Not in this thread, which may hold the lock of the event that `stop` sets.
+        # Not in this thread, which may hold the lock of the event that `stop` sets. `threading`
+        # has locks of its own.
         start_new_thread(stop, ())
 
     for number in numbers:

@@ -45,14 +45,14 @@ def how_to_create(queue: str, database: Database) -> str:
     )
 
 
-def who_creates(queue: str, database: Database) -> str:
-    """Returns which sensor creates the queue of replicas."""
-    return f"the sensor {capture_sensor_name(queue, database)} creates it once it is on"
+def who_creates(name: str, database: Database) -> str:
+    """Returns which sensor creates the queue of replicas with this name."""
+    return f"the sensor {capture_sensor_name(name, database)} creates it once it is on"
 
 
-def capture_sensor_name(queue: str, database: Database) -> str:
-    """Returns the name of the sensor that captures tables into a queue of replicas."""
-    return database.named(f"{identifier(queue)}_capture")
+def capture_sensor_name(name: str, database: Database) -> str:
+    """Returns the name of the sensor that captures the tables of replicas with this name."""
+    return database.named(f"{identifier(name)}_capture")
 
 
 def how_to_register_again(queue: str, consumer: str, database: Database) -> str:

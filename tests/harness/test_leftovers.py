@@ -49,6 +49,7 @@ MAKE = ["make", f"--file={ROOT / 'Makefile'}", "--assume-old=archive", f"PYTHON=
     ("command", "send", "number"),
     [
         ([*PYTEST, "-n1"], os.killpg, signal.SIGTERM),
+        ([*PYTEST, "-n1"], os.killpg, signal.SIGKILL),
         ([*MAKE, "test", "ARGS=-n1"], os.kill, signal.SIGKILL),
         # pytest alone: its worker does not notice, and the test would sleep on.
         ([*PYTEST, "-n1"], os.kill, signal.SIGINT),
